@@ -117,6 +117,9 @@ func (m *Moderator) SetLimits(now int64, l Limits) Verdict {
 // the used ring. A frame counts as one packet however many buffers it takes.
 // With packets == 0 it only judges.
 func (m *Moderator) Observe(now int64, packets uint32, bytes uint64) Verdict {
+	if packets == 0 {
+		return m.judge(now)
+	}
 	if m.pending == 0 {
 		m.since = now
 	}
