@@ -1,0 +1,216 @@
+package tap
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+// MaxQueues is the most queues that the kernel attaches to one TAP.
+const MaxQueues = 256
+
+// Options says how [Open] attaches.
+type Options struct {
+	// Queues is how many queues are attached, 1 to [MaxQueues]; 0 means 1. More
+	// than one needs a multi_queue TAP.
+	Queues int
+	// CreateIfMissing makes the interface if it is not there, and sets it up.
+	// It lives until the port is closed. Needs CAP_NET_ADMIN.
+	CreateIfMissing bool
+	// Owner and Group may open the interface that is made, beside root; nil
+	// leaves it open to those with CAP_NET_ADMIN.
+	Owner, Group *uint32
+}
+
+// Port is an attached TAP. It owns the descriptors of its queues and a netlink
+// socket in the TAP's network namespace. Its methods may be called from any
+// goroutine; those of one [port.PortQueue] from one at a time.
+type Port struct {
+	name      string
+	queues    []*queue
+	multi     bool
+	offloads  virtio.Features
+	nl        *netlink.Handle
+	namespace uint64 // inode of the namespace of nl, 0 if unknown
+
+	mu     sync.Mutex
+	closed bool
+	// guest is what the TAP may do towards the driver, hdrLen the header's size.
+	guest  virtio.Features
+	hdrLen int
+	// fresh is true until Configure has been called after Open or Reset.
+	fresh bool
+}
+
+var (
+	_ port.Port           = (*Port)(nil)
+	_ port.Configurer     = (*Port)(nil)
+	_ port.QueueActivator = (*Port)(nil)
+	_ port.MTUSetter      = (*Port)(nil)
+	_ port.LinkState      = (*Port)(nil)
+)
+
+// Open attaches to the TAP of that name in the calling thread's network
+// namespace. All queues are attached and all offloads are off. An interface that
+// exists is left as it is otherwise: while its link is down, frames are dropped.
+// The error is an [*Error].
+func Open(name string, o Options) (*Port, error) {
+	if o.Queues == 0 {
+		o.Queues = 1
+	}
+	if err := checkName(name); err != nil {
+		return nil, failed("open", name, err)
+	}
+	if o.Queues < 1 || o.Queues > MaxQueues {
+		return nil, failed("open", name, fmt.Errorf("%d queues: want 1 to %d", o.Queues, MaxQueues))
+	}
+	// The namespace is the thread's: it must be one and the same for all steps.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, failed("open netlink socket for", name, err)
+	}
+	p := &Port{name: name, nl: nl, fresh: true}
+	if err := p.open(o); err != nil {
+		p.release()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Port) open(o Options) error {
+	link, err := findTAP(p.nl, p.name)
+	create := errors.Is(err, ErrMissing) && o.CreateIfMissing
+	switch {
+	case create:
+		p.multi = o.Queues > 1
+	case err != nil:
+		return failed("open", p.name, err)
+	default:
+		p.multi = link.Flags&netlink.TUNTAP_MULTI_QUEUE != 0
+		if o.Queues > 1 && !p.multi {
+			return failed("open", p.name, ErrQueues)
+		}
+		if link.Queues+link.DisabledQueues > 0 {
+			return failed("open", p.name, ErrBusy)
+		}
+	}
+	for range o.Queues {
+		fd, name, err := attach(p.name, p.multi)
+		if err != nil {
+			return err
+		}
+		p.name = name // the kernel has filled in a pattern such as "vn%d"
+		p.queues = append(p.queues, newQueue(kernel{}, fd))
+	}
+	fd := p.queues[0].fd
+	p.namespace = namespaceOf(fd)
+	if create {
+		if err := setOwner(fd, o.Owner, o.Group); err != nil {
+			return failed("set owner of", p.name, err)
+		}
+		if err := setUp(p.nl, p.name); err != nil {
+			return failed("set up", p.name, err)
+		}
+	}
+	if p.offloads, err = probe(fd); err != nil {
+		return failed("probe offloads of", p.name, err)
+	}
+	if err := p.setHeader(fd, virtio.NetHeaderLen); err != nil {
+		return failed("set header size of", p.name, err)
+	}
+	return nil
+}
+
+// Kind returns "tap".
+func (p *Port) Kind() string { return "tap" }
+
+// String returns "tap:NAME".
+func (p *Port) String() string { return "tap:" + p.name }
+
+// Name returns the interface's name at the time of [Open].
+func (p *Port) Name() string { return p.name }
+
+// Queues returns how many queues were attached.
+func (p *Port) Queues() int { return len(p.queues) }
+
+// Queue returns queue i, 0 to Queues()-1.
+func (p *Port) Queue(i int) port.PortQueue { return p.queues[i] }
+
+// Offloads returns the feature bits that the TAP can serve: those of the CSUM,
+// GUEST_* and HOST_* families that this kernel supports. The UFO bits are among
+// them though the kernel has only emulated UFO since Linux 4.14.
+func (p *Port) Offloads() virtio.Features { return p.offloads }
+
+// Close switches the offloads off and detaches all queues; an interface that
+// [Open] made is gone then. It wakes nobody: who polls or uses a queue must have
+// stopped before. Only the first call does anything.
+func (p *Port) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	// A persistent TAP must not keep what this guest accepted.
+	err := p.reset()
+	if errors.Is(err, unix.EBADFD) {
+		err = nil // the interface was deleted; nothing is left to reset
+	}
+	return errors.Join(err, p.release())
+}
+
+func (p *Port) release() error {
+	var err error
+	for _, q := range p.queues {
+		err = errors.Join(err, unix.Close(q.fd))
+	}
+	p.nl.Close()
+	return err
+}
+
+// SetActive attaches queue i to the TAP or detaches it (TUNSETQUEUE). Frames
+// that lay in a detached queue are lost; the kernel spreads flows over the
+// attached ones, and drops all frames if there are none. The worker must not
+// poll a detached queue. A TAP without multi_queue cannot detach its only
+// queue: the call then does nothing.
+func (p *Port) SetActive(i int, on bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i < 0 || i >= len(p.queues) {
+		return fmt.Errorf("tap: %s has no queue %d", p.name, i)
+	}
+	q := p.queues[i]
+	if !p.multi || q.active.Load() == on {
+		return nil
+	}
+	if err := q.setActive(on); err != nil {
+		return fmt.Errorf("tap: activate queue %d of %s: %w", i, p.name, err)
+	}
+	return nil
+}
+
+// control runs fn with the descriptor of an attached queue. The kernel takes
+// settings of the interface through such a one only; if there is none, the
+// first queue is attached for as long as fn runs.
+func (p *Port) control(fn func(fd int) error) error {
+	for _, q := range p.queues {
+		if q.active.Load() {
+			return fn(q.fd)
+		}
+	}
+	q := p.queues[0]
+	if err := setQueue(q.fd, unix.IFF_ATTACH_QUEUE); err != nil {
+		return err
+	}
+	return errors.Join(fn(q.fd), setQueue(q.fd, unix.IFF_DETACH_QUEUE))
+}
