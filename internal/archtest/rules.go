@@ -1,0 +1,124 @@
+package archtest
+
+// rule is what a package may import.
+type rule struct {
+	// ours are the module's packages that it may import, by folder; a folder
+	// stands for itself only. "*" is all of them.
+	ours []string
+	// why is the reason for what ours leaves out.
+	why string
+	// not are imports of any origin that it must not have, with the reason; a
+	// path stands for what is below it too.
+	not map[string]string
+}
+
+// pure is for packages that compute: what they do depends on their arguments.
+func pure(why string) map[string]string {
+	return map[string]string{
+		"os":                    why,
+		"net":                   why,
+		"syscall":               why,
+		"time":                  why,
+		"log":                   why,
+		"golang.org/x/sys/unix": why,
+	}
+}
+
+// rules has a row for each folder with Go files. A folder without a row fails
+// the test, so that its place is decided and not drifted into.
+var rules = map[string]rule{
+	// Vocabulary.
+	"virtio": {
+		why: "the vocabulary stands below everything",
+		not: pure("the vocabulary is shared by device and driver: it has no state, clock or file descriptor"),
+	},
+
+	// Mechanism.
+	"guestmem": {why: "shared memory is bytes and addresses: what they mean is for the packages above"},
+	"coalesce": {
+		why: "the moderator counts packets and time: it never sees a ring",
+		not: pure("the moderator is tested with a fake clock: time comes in as a number, and it never sees a file descriptor"),
+	},
+	"ctrlq": {
+		ours: []string{"virtio"},
+		why:  "commands are decoded from bytes: what they do is the handler's",
+		not:  pure("commands are bytes that were copied out of guest memory once: no ring and no file descriptor"),
+	},
+	"vring": {
+		ours: []string{"virtio", "guestmem"},
+		why:  "a ring moves buffers: what is in them is the device's",
+		not: map[string]string{
+			"os":                    "a ring is memory: eventfds belong to its worker",
+			"net":                   "a ring is memory",
+			"log":                   "the datapath counts, it does not log",
+			"golang.org/x/sys/unix": "a ring is memory: eventfds belong to its worker",
+		},
+	},
+	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
+	"port/builtin": {ours: []string{"port", "virtio"}, why: "a port knows neither its device nor other ports"},
+	"tap":          {ours: []string{"port", "virtio", "guestmem"}, why: "a port knows neither its device nor other ports"},
+	"vhostuser":    {ours: []string{"virtio", "guestmem"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
+
+	// Device and driver.
+	"netdev": {
+		ours: []string{"virtio", "guestmem", "vring", "coalesce", "ctrlq", "port", "vhostuser"},
+		why:  "the device knows its host side as a port.Port only, and nothing of who watches it",
+	},
+	"driver": {
+		ours: []string{"virtio", "guestmem", "vhostuser"},
+		why:  "the driver is the device's counterpart in tests: one that shared the device's rings would share its mistakes",
+	},
+
+	// Management; TestMgmtSeesSnapshotsOnly narrows it down.
+	"mgmt": {ours: []string{"netdev"}, why: "management sees snapshots: it reaches neither a queue nor guest memory"},
+
+	// Programs.
+	"demo":         {ours: []string{"*"}},
+	"bench":        {ours: []string{"*"}},
+	"cmd/vhostnet": {ours: []string{"*"}},
+	"qemu-test": {
+		ours: []string{"virtio", "netdev", "mgmt", "qemu-test/guest", "qemu-test/provision"},
+		why:  whyGuests,
+	},
+	"qemu-test/demo": {
+		ours: []string{"virtio", "netdev", "mgmt", "qemu-test", "qemu-test/guest", "qemu-test/provision"},
+		why:  whyGuests,
+	},
+	"qemu-test/guest":         {ours: []string{"virtio", "netdev", "mgmt", "qemu-test/provision"}, why: whyGuests},
+	"qemu-test/provision":     {why: "it fetches and unpacks: it knows nothing of the device"},
+	"qemu-test/provision/cmd": {ours: []string{"qemu-test/provision"}, why: "it fetches and unpacks: it knows nothing of the device"},
+
+	"internal/archtest": {why: "it reads source text"},
+}
+
+// whyGuests is why guests are tested from outside.
+const whyGuests = "guests run against the built binary: what they see of the device is the status API"
+
+// only are imports that belong to some folders alone, with the reason.
+var only = map[string]struct {
+	folders []string
+	why     string
+}{
+	"github.com/alecthomas/kong": {[]string{"cmd/vhostnet"}, "flags are the command's"},
+	"github.com/sirupsen/logrus": {[]string{"cmd/vhostnet"}, "libraries take a *slog.Logger; the command builds the logger behind it"},
+	"github.com/songgao/water":   {[]string{"tap"}, "its descriptors lack IFF_VNET_HDR and CLOEXEC: it provisions, and tap hides that"},
+	"github.com/mdlayher/vsock":  {[]string{"mgmt", "qemu-test"}, "AF_VSOCK carries the status API and the guests' reports"},
+	"net/http":                   {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
+	"github.com/vishvananda/netns": {
+		[]string{"tap", "driver", "bench", "demo", "qemu-test"},
+		"a network namespace belongs to a thread: the device's threads stay where they are",
+	},
+}
+
+// nowhere are imports that no package has, with the reason.
+var nowhere = map[string]string{
+	"C":                     "the binary is static: no cgo",
+	"plugin":                "the binary is static",
+	"io/ioutil":             "deprecated",
+	"golang.org/x/exp":      "its API is not stable",
+	"math/rand":             "math/rand/v2",
+	"github.com/pkg/errors": "errors and fmt wrap",
+}
+
+// badNames are folders that say nothing about what is in them.
+var badNames = []string{"util", "utils", "common", "helper", "helpers", "misc", "lib", "base", "shared"}
