@@ -84,20 +84,3 @@ func setQueue(fd int, flag uint16) error {
 	ifr.SetUint16(flag)
 	return unix.IoctlIfreq(fd, unix.TUNSETQUEUE, ifr)
 }
-
-// setActive attaches or detaches the queue. It counts as inactive while the
-// kernel is asked, so that its worker never takes a detached queue for a
-// deleted interface.
-func (q *queue) setActive(on bool) error {
-	flag := uint16(unix.IFF_DETACH_QUEUE)
-	if on {
-		flag = unix.IFF_ATTACH_QUEUE
-	}
-	was := q.active.Swap(false)
-	if err := setQueue(q.fd, flag); err != nil {
-		q.active.Store(was)
-		return err
-	}
-	q.active.Store(on)
-	return nil
-}

@@ -109,7 +109,7 @@ func TestSendErrors(t *testing.T) {
 		{"link down", []result{{errno: unix.EIO}}, unix.EIO, 0, 1},
 		{"too large", []result{{errno: unix.EMSGSIZE}}, port.ErrDropped, 0, 1},
 		{"no memory", []result{{errno: unix.ENOMEM}}, port.ErrDropped, 0, 1},
-		{"detached", []result{{errno: unix.EBADFD}}, port.ErrDropped, 0, 1},
+		{"deleted", []result{{errno: unix.EBADFD}}, port.ErrDropped, 0, 1},
 		{"unheard of", []result{{errno: 4000}}, port.ErrDropped, 0, 1},
 		{"guest memory", []result{{errno: unix.EFAULT}}, guestmem.ErrFault, 0, 1},
 		{"short", []result{{n: 20}}, port.ErrDropped, 1, 1},
@@ -235,11 +235,6 @@ func TestRecvErrors(t *testing.T) {
 				t.Errorf("%s, %d buffers: %d, %v; want %v", tt.name, len(bufs), n, err, tt.want)
 			}
 		}
-	}
-	q.active.Store(false)
-	f.script = []result{{errno: unix.EBADFD}}
-	if _, err := q.Recv([][]byte{make([]byte, 100)}); !errors.Is(err, port.ErrWouldBlock) {
-		t.Errorf("detached: %v, want would block", err)
 	}
 }
 

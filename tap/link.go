@@ -60,34 +60,27 @@ func (p *Port) withLink(fn func(*netlink.Handle, *netlink.Tuntap) error) error {
 	if p.closed {
 		return net.ErrClosed
 	}
-	h, name := p.nl, p.name
-	err := p.control(func(fd int) error {
-		ifr, err := unix.NewIfreq("")
-		if err != nil {
-			return err
-		}
-		if err := unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr); err != nil {
-			return err
-		}
-		name = ifr.Name()
-		if now := namespaceOf(fd); now == 0 || p.namespace == 0 || now == p.namespace {
-			return nil
-		}
+	fd := p.queues[0].fd
+	ifr, err := unix.NewIfreq("")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.TUNGETIFF, ifr); err != nil {
+		return err
+	}
+	h := p.nl
+	if now := namespaceOf(fd); now != 0 && p.namespace != 0 && now != p.namespace {
 		ns, err := unix.IoctlRetInt(fd, unix.TUNGETDEVNETNS)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(ns)
-		h, err = netlink.NewHandleAt(netns.NsHandle(ns), unix.NETLINK_ROUTE)
-		return err
-	})
-	if h != nil && h != p.nl {
+		if h, err = netlink.NewHandleAt(netns.NsHandle(ns), unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
 		defer h.Close()
 	}
-	if err != nil {
-		return err
-	}
-	link, err := findTAP(h, name)
+	link, err := findTAP(h, ifr.Name())
 	if err != nil {
 		return err
 	}

@@ -111,16 +111,14 @@ func (p *Port) Configure(hdrLen int, guest virtio.Features) error {
 	if p.closed {
 		return fmt.Errorf("tap: configure %s: %w", p.name, unix.EBADF)
 	}
-	err := p.control(func(fd int) error {
-		if hdrLen != p.hdrLen {
-			if err := p.setHeader(fd, hdrLen); err != nil {
-				return err
-			}
+	fd := p.queues[0].fd
+	if hdrLen != p.hdrLen {
+		if err := p.setHeader(fd, hdrLen); err != nil {
+			return fmt.Errorf("tap: configure %s: header size: %w", p.name, err)
 		}
-		return setOffload(fd, guest)
-	})
-	if err != nil {
-		return fmt.Errorf("tap: configure %s: %w", p.name, err)
+	}
+	if err := setOffload(fd, guest); err != nil {
+		return fmt.Errorf("tap: configure %s: offloads: %w", p.name, err)
 	}
 	for _, q := range p.queues {
 		q.plain.Store(!guest.Has(virtio.FeatureGuestCSum))
@@ -146,10 +144,8 @@ func (p *Port) Reset() error {
 
 func (p *Port) reset() error {
 	p.fresh = true
-	err := p.control(func(fd int) error {
-		return errors.Join(setOffload(fd, 0), p.setHeader(fd, virtio.NetHeaderLenLegacy))
-	})
-	if err != nil {
+	fd := p.queues[0].fd
+	if err := errors.Join(setOffload(fd, 0), p.setHeader(fd, virtio.NetHeaderLenLegacy)); err != nil {
 		return fmt.Errorf("tap: reset %s: %w", p.name, err)
 	}
 	p.guest = 0
@@ -164,9 +160,8 @@ func (p *Port) reset() error {
 func (p *Port) drain() {
 	var sink [virtio.NetHeaderLen]byte
 	for _, q := range p.queues {
-		for i := 0; i < drainLimit && q.active.Load(); i++ {
-			_, errno := q.sys.read(q.fd, sink[:])
-			if errno != 0 && errno != unix.EINTR {
+		for range drainLimit {
+			if _, errno := q.sys.read(q.fd, sink[:]); errno != 0 && errno != unix.EINTR {
 				break
 			}
 		}

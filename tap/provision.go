@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/songgao/water"
@@ -18,8 +19,8 @@ type CreateOptions struct {
 	// multi_queue, which [Open] can use with any number of queues, but programs
 	// that do not ask for multi_queue cannot use at all.
 	SingleQueue bool
-	// Owner and Group may attach to it without CAP_NET_ADMIN; nil leaves it
-	// open to those with that capability.
+	// Owner and Group may attach to it, beside processes with CAP_NET_ADMIN;
+	// while both are nil, all may that can open /dev/net/tun.
 	Owner, Group *uint32
 	// MTU in bytes, 68 to 65521; 0 leaves the kernel's default of 1500.
 	MTU int
@@ -97,7 +98,11 @@ func Delete(name string) error {
 
 // provision runs fn on a thread that stays in one network namespace.
 func provision(op, name string, fn func(*netlink.Handle) error) error {
-	if err := checkName(name); err != nil {
+	err := checkName(name)
+	if err == nil && strings.Contains(name, "%") {
+		err = ErrName // a pattern to the kernel: the name would be another
+	}
+	if err != nil {
 		return failed(op, name, err)
 	}
 	runtime.LockOSThread()
@@ -129,7 +134,10 @@ func openWater(name string, persist, multi bool) (*water.Interface, error) {
 	default: // the only other thing that water does is to open the device
 		return nil, failed("open "+device, "", err)
 	}
-	return t, onFD(t, func(fd int) error { syscall.CloseOnExec(fd); return nil })
+	if err := onFD(t, func(fd int) error { syscall.CloseOnExec(fd); return nil }); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
 }
 
 // onFD calls fn with the descriptor behind water's interface.

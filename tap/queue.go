@@ -33,8 +33,8 @@ type layer interface {
 type queue struct {
 	sys layer
 	fd  int
-	// active is false while the queue is detached. Written by SetActive.
-	active atomic.Bool
+	// active is false while the queue is detached. It is the port's.
+	active bool
 	// plain is true while the driver has not accepted GUEST_CSUM: it gets no
 	// header flag then. Written by Configure.
 	plain atomic.Bool
@@ -50,23 +50,24 @@ func newQueue(sys layer, fd int) *queue {
 	q := &queue{
 		sys:     sys,
 		fd:      fd,
+		active:  true,
 		iov:     make([]unix.Iovec, 0, maxIov),
 		scratch: make([]byte, frameRoom),
 	}
-	q.active.Store(true)
 	q.plain.Store(true)
 	return q
 }
 
-// FD returns the descriptor to poll. While the queue is detached, or when the
-// interface is gone, polling it reports an error condition at once.
+// FD returns the descriptor to poll. When the interface is gone, polling it
+// reports an error condition at once.
 func (q *queue) FD() int { return q.fd }
 
 // Recv reads one frame, header first, into bufs and returns its length, header
 // included. It returns port.ErrWouldBlock if there is none, port.ErrTruncated
 // with the frame's length if it did not fit (the frame is lost), an error that
 // wraps port.ErrDropped if it was lost for another reason, guestmem.ErrFault if
-// the memory of bufs is gone, and [ErrGone] if the interface is.
+// the memory of bufs is gone, and [ErrGone] if the interface is. Of a fault
+// behind the header the kernel does not tell: the frame's bytes are missing then.
 func (q *queue) Recv(bufs [][]byte) (int, error) {
 	room, iov := 0, q.iov
 	var last []byte
@@ -112,7 +113,7 @@ func (q *queue) Recv(bufs [][]byte) (int, error) {
 // received judges the result of a read into bufs, which have that much room.
 func (q *queue) received(bufs [][]byte, room, n int, errno syscall.Errno) (int, error) {
 	if errno != 0 {
-		return 0, q.recvError(errno)
+		return 0, recvError(errno)
 	}
 	if n > room || (n == room && room >= frameRoom) {
 		return n, port.ErrTruncated
@@ -155,16 +156,13 @@ func (q *queue) recvLinear(bufs [][]byte) (int, error) {
 	return q.received(bufs, room, n, errno)
 }
 
-func (q *queue) recvError(errno syscall.Errno) error {
+func recvError(errno syscall.Errno) error {
 	switch errno {
 	case unix.EAGAIN:
 		return port.ErrWouldBlock
 	case unix.EFAULT:
 		return guestmem.ErrFault
-	case unix.EBADFD, unix.EBADF:
-		if !q.active.Load() {
-			return port.ErrWouldBlock
-		}
+	case unix.EBADFD:
 		return ErrGone
 	}
 	return dropped(errno)

@@ -22,10 +22,12 @@ type Options struct {
 	// than one needs a multi_queue TAP.
 	Queues int
 	// CreateIfMissing makes the interface if it is not there, and sets it up.
-	// It lives until the port is closed. Needs CAP_NET_ADMIN.
+	// It lives until the port is closed. Needs CAP_NET_ADMIN. The kernel makes
+	// the first free name of a pattern such as "vn%d".
 	CreateIfMissing bool
-	// Owner and Group may open the interface that is made, beside root; nil
-	// leaves it open to those with CAP_NET_ADMIN.
+	// Owner and Group of the interface that is made may attach to it, beside
+	// processes with CAP_NET_ADMIN; while both are nil, all may that can open
+	// /dev/net/tun.
 	Owner, Group *uint32
 }
 
@@ -40,7 +42,7 @@ type Port struct {
 	nl        *netlink.Handle
 	namespace uint64 // inode of the namespace of nl, 0 if unknown
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows, and active of each queue
 	closed bool
 	// guest is what the TAP may do towards the driver, hdrLen the header's size.
 	guest  virtio.Features
@@ -178,11 +180,11 @@ func (p *Port) release() error {
 	return err
 }
 
-// SetActive attaches queue i to the TAP or detaches it (TUNSETQUEUE). Frames
-// that lay in a detached queue are lost; the kernel spreads flows over the
-// attached ones, and drops all frames if there are none. The worker must not
-// poll a detached queue. A TAP without multi_queue cannot detach its only
-// queue: the call then does nothing.
+// SetActive attaches queue i to the TAP or detaches it (TUNSETQUEUE). The kernel
+// spreads what the host sends over the attached queues, and drops it if there
+// are none. Frames that lay in a queue when it was detached are lost; it can
+// still send. A TAP without multi_queue cannot detach its only queue: the call
+// then does nothing. A worker may use the queue meanwhile.
 func (p *Port) SetActive(i int, on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,27 +192,16 @@ func (p *Port) SetActive(i int, on bool) error {
 		return fmt.Errorf("tap: %s has no queue %d", p.name, i)
 	}
 	q := p.queues[i]
-	if !p.multi || q.active.Load() == on {
+	if !p.multi || q.active == on {
 		return nil
 	}
-	if err := q.setActive(on); err != nil {
-		return fmt.Errorf("tap: activate queue %d of %s: %w", i, p.name, err)
+	flag := uint16(unix.IFF_DETACH_QUEUE)
+	if on {
+		flag = unix.IFF_ATTACH_QUEUE
 	}
+	if err := setQueue(q.fd, flag); err != nil {
+		return fmt.Errorf("tap: set queue %d of %s active=%t: %w", i, p.name, on, err)
+	}
+	q.active = on
 	return nil
-}
-
-// control runs fn with the descriptor of an attached queue. The kernel takes
-// settings of the interface through such a one only; if there is none, the
-// first queue is attached for as long as fn runs.
-func (p *Port) control(fn func(fd int) error) error {
-	for _, q := range p.queues {
-		if q.active.Load() {
-			return fn(q.fd)
-		}
-	}
-	q := p.queues[0]
-	if err := setQueue(q.fd, unix.IFF_ATTACH_QUEUE); err != nil {
-		return err
-	}
-	return errors.Join(fn(q.fd), setQueue(q.fd, unix.IFF_DETACH_QUEUE))
 }
