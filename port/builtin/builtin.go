@@ -99,6 +99,9 @@ func (sink) Send([][]byte) error { return nil }
 // scatter copies a whole frame into bufs and returns its length, and
 // port.ErrTruncated if it does not fit.
 func scatter(bufs [][]byte, frame []byte) (int, error) {
+	if len(bufs) > 0 && len(bufs[0]) >= len(frame) {
+		return copy(bufs[0], frame), nil
+	}
 	rest := frame
 	for _, b := range bufs {
 		rest = rest[copy(b, rest):]

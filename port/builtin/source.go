@@ -93,7 +93,18 @@ func newSourceQueue(h *header, i, size int) *sourceQueue {
 }
 
 func (q *sourceQueue) Recv(bufs [][]byte) (int, error) {
-	binary.BigEndian.PutUint64(q.frame[virtio.NetHeaderLen+SeqOffset:], q.seq)
+	hdr := int(q.header.size.Load())
+	frame := q.frame[virtio.NetHeaderLen-hdr:]
+	seq := q.seq
 	q.seq++
-	return scatter(bufs, q.frame[virtio.NetHeaderLen-q.header.size.Load():])
+	if len(bufs) > 0 && len(bufs[0]) >= len(frame) {
+		// The number is put into the copy: a copy of bytes that were stored a
+		// moment ago, in another width, waits for that store.
+		b := bufs[0][:len(frame)]
+		copy(b, frame)
+		binary.BigEndian.PutUint64(b[hdr+SeqOffset:], seq)
+		return len(frame), nil
+	}
+	binary.BigEndian.PutUint64(frame[hdr+SeqOffset:], seq)
+	return scatter(bufs, frame)
 }
