@@ -1,0 +1,78 @@
+package port
+
+import (
+	"errors"
+
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+var (
+	// ErrWouldBlock: nothing was moved, and the same call can succeed later.
+	ErrWouldBlock = errors.New("port: would block")
+	// ErrDropped: the frame is lost; the next one may fare better. It is wrapped
+	// by errors that say why.
+	ErrDropped = errors.New("port: frame dropped")
+	// ErrTruncated: the frame did not fit the room that was offered, and is lost.
+	ErrTruncated = errors.New("port: frame does not fit")
+)
+
+// Port is the host side of a device. Its queues are used by one worker each;
+// the other methods by the device's control goroutines, one at a time.
+type Port interface {
+	// Kind is the part of the port's notation before the colon.
+	Kind() string
+	// String is the port's notation, "tap:vn0" for example.
+	String() string
+	// Queues is how many queues the port has, at least 1.
+	Queues() int
+	// Queue returns queue i, 0 to Queues()-1, always the same one.
+	Queue(i int) PortQueue
+	// Offloads are the checksum and segmentation features, of both directions,
+	// that the port can serve.
+	Offloads() virtio.Features
+	// Close releases the port. No worker may be using its queues.
+	Close() error
+}
+
+// PortQueue is one queue of a port. One worker uses it; no method allocates.
+type PortQueue interface {
+	// FD is the descriptor that becomes readable when Recv has something, -1 if
+	// there is none: then that changes only by a Send on the same queue, or
+	// never.
+	FD() int
+	// Recv takes one frame, virtio-net header first, into bufs and returns its
+	// length. Errors: ErrWouldBlock, ErrTruncated with the frame's length,
+	// errors that wrap ErrDropped, guestmem.ErrFault for memory that is gone.
+	Recv(bufs [][]byte) (int, error)
+	// Send gives one frame, virtio-net header first. Errors: ErrWouldBlock (send
+	// it again when the descriptor is writable, or without one after a Recv),
+	// errors that wrap ErrDropped, guestmem.ErrFault for memory that is gone.
+	Send(bufs [][]byte) error
+}
+
+// Configurer is a port that follows what the driver has accepted.
+type Configurer interface {
+	// Configure sets the size of the virtio-net header, 10 or 12 bytes, and the
+	// GUEST_* offloads that the driver takes. It is called when the first
+	// virtqueue starts and when the driver changes its offloads.
+	Configure(hdrLen int, guest virtio.Features) error
+	// Reset takes all offloads back. It is called when the last virtqueue stops.
+	Reset() error
+}
+
+// QueueActivator is a port whose queues can be taken out of use, so that the
+// host steers no frames to those on which nobody receives.
+type QueueActivator interface {
+	SetActive(i int, on bool) error
+}
+
+// MTUSetter is a port with an MTU.
+type MTUSetter interface {
+	// SetMTU sets the MTU in bytes, 68 to 65535.
+	SetMTU(mtu int) error
+}
+
+// LinkState is a port that knows whether its link is up.
+type LinkState interface {
+	LinkUp() bool
+}
