@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/vhostnet/vhostnet/coalesce"
+	"github.com/vhostnet/vhostnet/netdev"
+	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/port/builtin"
+	"github.com/vhostnet/vhostnet/tap"
+)
+
+// deviceFlags describe a device.
+type deviceFlags struct {
+	Name           deviceName  `default:"net0" placeholder:"NAME" group:"device" help:"Name in the status API and in the log (default net0): 1 to 64 letters, digits, dots, hyphens, underscores."`
+	Port           string      `placeholder:"KIND:ARGS" group:"device" help:"Host side: tap:NAME (attaches to a TAP that exists, and otherwise makes one that lives as long as the process), or built in and in need of no privilege: null (drops frames), source[:SIZE] (sends frames of SIZE bytes, 14 to 65535, without end), echo (sends each frame back). Default null."`
+	QueuePairs     int         `default:"1" placeholder:"N" group:"device" help:"Receive/transmit queue pairs, 1 (default) to 127; more than one needs a multi_queue TAP and a front-end with the same number or less."`
+	QueueSize      int         `default:"0" placeholder:"N" group:"device" help:"Largest virtqueue to accept, a power of two from 2 to 32768 descriptors; 0 (default) is 32768. The front-end chooses the size."`
+	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one."`
+	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised."`
+	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case."`
+	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 in either place notifies after every frame. Default 0/0. What the guest sets is a ceiling."`
+	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0."`
+	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for."`
+}
+
+// open makes the device and its port.
+func (f *deviceFlags) open(log *slog.Logger) (*netdev.Device, error) {
+	if f.QueuePairs < 1 || f.QueuePairs > netdev.MaxQueuePairs {
+		return nil, usageError{fmt.Errorf("--queue-pairs %d: want 1 to %d", f.QueuePairs, netdev.MaxQueuePairs)}
+	}
+	if f.QueueSize < 0 || f.QueueSize == 1 {
+		return nil, usageError{fmt.Errorf("--queue-size %d: want a power of two from 2 to %d", f.QueueSize, netdev.MaxQueueSize)}
+	}
+	spec := f.Port
+	if spec == "" {
+		log.Warn("no --port: frames are dropped; use --port tap:NAME for a network")
+		spec = "null"
+	}
+	p, err := openPort(spec, f.QueuePairs)
+	if err != nil {
+		return nil, err
+	}
+	d, err := netdev.New(netdev.Config{
+		Name:       string(f.Name),
+		QueuePairs: f.QueuePairs,
+		QueueSize:  f.QueueSize,
+		MAC:        f.MAC,
+		MTU:        f.MTU,
+		RXLimits:   coalesce.Limits(f.RXCoalesce),
+		TXLimits:   coalesce.Limits(f.TXCoalesce),
+		Strict:     f.CoalesceStrict,
+		With:       f.Features.with,
+		Without:    f.Features.without,
+		Log:        log,
+	}, p)
+	if errors.Is(err, netdev.ErrConfig) {
+		err = usageError{err}
+	}
+	return d, err
+}
+
+// openPort opens "KIND:ARGS" with the given number of queues.
+func openPort(text string, queues int) (port.Port, error) {
+	spec, err := port.Parse(text)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if spec.Kind == "tap" {
+		if spec.Args == "" {
+			return nil, usageError{fmt.Errorf("--port %s: want tap:NAME", text)}
+		}
+		return tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true})
+	}
+	p, err := builtin.Open(spec.Kind, spec.Args, queues)
+	switch {
+	case errors.Is(err, builtin.ErrKind):
+		return nil, usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, null, source[:SIZE] or echo", text)}
+	case err != nil:
+		return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
+	}
+	return p, nil
+}
