@@ -1,0 +1,234 @@
+package driver
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+// Packet is a received frame. It is valid until the next call of the RX that
+// delivered it.
+type Packet struct {
+	hdr, frame []byte
+	// Buffers is how many receive buffers the frame took.
+	Buffers int
+}
+
+// Frame returns the frame, in one piece. It may be changed.
+func (p *Packet) Frame() []byte { return p.frame }
+
+// Header decodes the virtio-net header.
+func (p *Packet) Header() (h virtio.NetHeader) {
+	h.Decode(p.hdr)
+	return h
+}
+
+// RX is the receive half of a queue pair. One goroutine uses it.
+type RX struct {
+	q            *queue
+	hdrLen       int
+	mrg          bool
+	buf          area
+	stride, size int
+	// held are the buffers of the packets that Receive has delivered.
+	held []uint16
+	// scratch is where frames over several buffers are put together; room is
+	// how much of it the last call of Receive has left.
+	scratch []byte
+	room    []byte
+	w       *waiter
+}
+
+// scratchBytes holds a budget of a few 64 KiB frames; Receive stops when it is
+// full.
+const scratchBytes = 4 * maxBufferSize
+
+func rxBytes(c *Config) int { return c.QueueSize*stride(c.RXBufferSize) + cacheLine }
+
+func newRX(q *queue, c *Config, f virtio.Features, m *memory) *RX {
+	r := &RX{
+		q: q, hdrLen: virtio.NetHeaderSize(f), mrg: f.Has(virtio.FeatureMrgRxBuf),
+		stride: stride(c.RXBufferSize), size: c.RXBufferSize,
+		held: make([]uint16, 0, q.size),
+	}
+	r.buf = m.alloc(q.size * r.stride)
+	for i := range q.size {
+		setDesc(q.desc, i, r.buf.guest()+uint64(i*r.stride), uint32(r.size), virtio.DescFWrite, 0)
+		q.offer(uint16(i))
+	}
+	return r
+}
+
+// Err returns what the device did wrong, wrapping ErrDevice, or nil.
+func (r *RX) Err() error { return r.q.err }
+
+// Counters returns the queue's counters. Any goroutine may call it.
+func (r *RX) Counters() Counters { return r.q.c.snapshot() }
+
+// Receive fills packets with frames that have arrived and returns how many. The
+// packets of the previous call end with it: their buffers go back to the device.
+func (r *RX) Receive(packets []Packet) int {
+	r.Recycle()
+	r.room = r.scratch
+	n, used := 0, r.q.pending()
+	bytes, taken := uint64(0), 0
+	for n < len(packets) && taken < used {
+		head, written, ok := r.take()
+		if !ok {
+			break
+		}
+		taken++
+		r.held = append(r.held, head)
+		if int(written) < r.hdrLen {
+			r.q.c.short.add(1)
+			continue
+		}
+		p := &packets[n]
+		b := r.buffer(head, written)
+		p.hdr, p.frame, p.Buffers = b[:r.hdrLen], b[r.hdrLen:], 1
+		if k := r.buffers(head); k != 1 {
+			if !r.complete(k, used-taken) || !r.gather(p, k) {
+				break
+			}
+			taken += k - 1
+		}
+		bytes += uint64(len(p.frame))
+		n++
+	}
+	r.count(n, taken, bytes)
+	return n
+}
+
+// Drop takes up to budget frames, looks at their headers only, and gives the
+// buffers back at once.
+func (r *RX) Drop(budget int) int {
+	r.Recycle()
+	n, used := 0, r.q.pending()
+	bytes, taken := uint64(0), 0
+	for n < budget && taken < used {
+		head, written, ok := r.take()
+		if !ok {
+			break
+		}
+		taken++
+		if int(written) < r.hdrLen {
+			r.q.c.short.add(1)
+			r.q.offer(head)
+			continue
+		}
+		bytes += uint64(int(written) - r.hdrLen)
+		k := r.buffers(head)
+		r.q.offer(head)
+		if k != 1 {
+			if !r.complete(k, used-taken) {
+				break
+			}
+			for range k - 1 {
+				if head, written, ok = r.take(); !ok {
+					break
+				}
+				bytes += uint64(written)
+				r.q.offer(head)
+			}
+			taken += k - 1
+		}
+		n++
+	}
+	r.count(n, taken, bytes)
+	r.q.publish()
+	return n
+}
+
+func (r *RX) count(packets, buffers int, bytes uint64) {
+	if buffers > 0 {
+		r.q.c.packets.add(uint64(packets))
+		r.q.c.completed.add(uint64(buffers))
+		r.q.c.bytes.add(bytes)
+	}
+}
+
+// Recycle gives the buffers of the delivered packets back to the device.
+// Receive, Drop and Wait do it by themselves.
+func (r *RX) Recycle() {
+	if len(r.held) == 0 {
+		return
+	}
+	for _, head := range r.held {
+		r.q.offer(head)
+	}
+	r.held = r.held[:0]
+	r.q.publish()
+}
+
+// Settle adds to the counters the notifications that arrived while nobody waited
+// and returns how many there were.
+func (r *RX) Settle() uint64 { return r.q.settle() }
+
+// Wait recycles and then sleeps until a frame has arrived or timeout has passed;
+// a negative timeout means for ever. It returns whether a frame has arrived.
+func (r *RX) Wait(timeout time.Duration) (bool, error) {
+	r.Recycle()
+	return r.w.wait(timeout)
+}
+
+func (r *RX) buffer(head uint16, n uint32) []byte {
+	off := int(head) * r.stride
+	return r.buf.b[off : off+int(n) : off+int(n)]
+}
+
+// take consumes a used entry and checks that the device kept to the buffer.
+func (r *RX) take() (head uint16, written uint32, ok bool) {
+	if head, written, ok = r.q.take(); ok && int(written) > r.size {
+		r.q.fail("device wrote %d bytes into a buffer of %d", written, r.size)
+		return 0, 0, false
+	}
+	return head, written, ok
+}
+
+// buffers returns the header's num_buffers, which says how many buffers the
+// frame takes. Without MRG_RXBUF it is always one.
+func (r *RX) buffers(head uint16) int {
+	if !r.mrg {
+		return 1
+	}
+	b := r.buffer(head, uint32(r.hdrLen))
+	return int(binary.LittleEndian.Uint16(b[10:]))
+}
+
+// complete checks that the n-1 further buffers of a frame are among the rest of
+// the used entries: a device publishes all buffers of a frame at once.
+func (r *RX) complete(n, rest int) bool {
+	switch {
+	case n == 0:
+		r.q.fail("num_buffers is 0")
+	case n-1 > rest:
+		r.q.fail("frame over %d buffers was published with %d of them", n, rest+1)
+	default:
+		return true
+	}
+	return false
+}
+
+// gather appends the frame's further buffers to the first in the scratch space.
+func (r *RX) gather(p *Packet, n int) bool {
+	need := n * r.size
+	if len(r.room) < need {
+		// Packets of this call point into the old space, which stays theirs. In
+		// the long run the space is large enough and is used again and again.
+		r.scratch = make([]byte, max(scratchBytes, 2*len(r.scratch), need))
+		r.room = r.scratch
+	}
+	length := copy(r.room, p.frame)
+	for range n - 1 {
+		head, written, ok := r.take()
+		if !ok {
+			return false
+		}
+		r.held = append(r.held, head)
+		length += copy(r.room[length:], r.buffer(head, written))
+	}
+	p.frame, p.Buffers = r.room[:length:length], n
+	r.room = r.room[length:]
+	return true
+}
