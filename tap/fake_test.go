@@ -326,3 +326,23 @@ func TestNoAllocations(t *testing.T) {
 		}
 	}
 }
+
+// The kernel marks frames DATA_VALID whatever was asked of it: a driver without
+// GUEST_CSUM must not see that.
+func TestHeaderFlags(t *testing.T) {
+	f := &fake{t: t, next: append([]byte{2, 0}, make([]byte, 70)...)}
+	q := newQueue(f, -1)
+	for _, plain := range []bool{true, false} {
+		q.plain.Store(plain)
+		for _, pieces := range []int{1, frameRoom} {
+			buf := make([]byte, frameRoom)
+			bufs := append([][]byte{nil}, split(buf[:min(frameRoom, pieces*2000)], pieces)...)
+			if n, err := q.Recv(bufs); err != nil || n != 72 {
+				t.Fatal(n, err)
+			}
+			if buf[0] != 0 && plain || buf[0] != 2 && !plain {
+				t.Errorf("plain %t, pieces of %d: flags %d", plain, pieces, buf[0])
+			}
+		}
+	}
+}
