@@ -1,0 +1,44 @@
+package guestmem
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// hugetlbMagic is the type of a file system whose mappings must be multiples of
+// its huge pages (statfs(2)).
+const hugetlbMagic = 0x958458f6
+
+// mapFile maps one region of a file. Nothing is read or populated: a sparse file
+// of any size is mapped at once.
+func mapFile(r Region, fd int) (slot, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return slot{}, fmt.Errorf("%w: fstat: %w", ErrFile, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return slot{}, fmt.Errorf("%w: not a regular file (mode %#o)", ErrFile, st.Mode)
+	}
+	if end := r.Offset + r.Size; end > uint64(st.Size) {
+		return slot{}, fmt.Errorf("%w: region ends at %#x, the file at %#x", ErrFile, end, st.Size)
+	}
+	page := uint64(os.Getpagesize())
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err == nil && uint32(fs.Type) == hugetlbMagic && uint64(fs.Bsize) <= pageSlack/2 {
+		page = max(page, uint64(fs.Bsize))
+	}
+	from := r.Offset &^ (page - 1)
+	lead := r.Offset - from
+	size := (lead + r.Size + page - 1) &^ (page - 1)
+	raw, err := unix.Mmap(fd, int64(from), int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return slot{}, fmt.Errorf("%w: mmap: %w", ErrFile, err)
+	}
+	// Guest memory has no place in a core file of this process.
+	_ = unix.Madvise(raw, unix.MADV_DONTDUMP)
+	m := &mapping{raw: raw, unmap: unix.Munmap}
+	m.refs.Store(1)
+	return slot{r, raw[lead : lead+r.Size : lead+r.Size], m}, nil
+}
