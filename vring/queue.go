@@ -1,0 +1,123 @@
+package vring
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vhostnet/vhostnet/guestmem"
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+// MaxSize is the largest size of a virtqueue.
+const MaxSize = 32768
+
+// Errors.
+var (
+	// ErrConfig: a ring's size or addresses are not valid.
+	ErrConfig = errors.New("vring: bad configuration")
+	// ErrBroken: the driver broke the ring. [*BrokenError] says how.
+	ErrBroken = errors.New("vring: broken")
+)
+
+// BrokenError says why a ring is broken. It is an [ErrBroken].
+type BrokenError struct{ Reason error }
+
+func (e *BrokenError) Error() string { return "vring: broken: " + e.Reason.Error() }
+
+// Unwrap makes errors.Is find ErrBroken and the reason.
+func (e *BrokenError) Unwrap() []error { return []error{ErrBroken, e.Reason} }
+
+// Config describes a ring as the front-end set it up.
+type Config struct {
+	// Size is the number of descriptors, a power of two from 1 to MaxSize.
+	Size int
+	// Desc, Driver and Device are the front-end's addresses of the descriptor
+	// table, the available ring and the used ring: aligned to 16, 2 and 4.
+	Desc, Driver, Device uint64
+	// Base is the index of the next available entry, 0 to 65535.
+	Base uint32
+	// Features are those negotiated; INDIRECT_DESC and EVENT_IDX matter here.
+	Features virtio.Features
+}
+
+// State is what a stopped ring leaves behind.
+type State struct {
+	// Base is the index of the next available entry to process.
+	Base uint32
+}
+
+// Queue is the device side of one virtqueue. It belongs to one goroutine, and
+// allocates nothing once activated.
+type Queue interface {
+	// Size returns the number of descriptors.
+	Size() int
+	// Pop appends up to limit chains to b and returns how many. It returns fewer
+	// when the driver has no more or b is full. The error is an ErrBroken, and
+	// then no chain was popped.
+	Pop(b *Batch, limit int) (int, error)
+	// Unpop gives back the last n chains that were popped and not completed.
+	Unpop(n int)
+	// Complete gives a chain back with the number of bytes written to it. The
+	// driver sees it only after Publish. Chains are completed in the order in
+	// which they were popped.
+	Complete(c *Chain, written uint32)
+	// Publish makes all completed chains visible with one store.
+	Publish()
+	// Unpublished returns how many chains are completed and not published.
+	Unpublished() int
+	// NeedSignal decides whether the driver is to be notified of what was
+	// published since the last decision (virtio 1.4, "Used Buffer Notification
+	// Suppression"). A false is a decision too: the driver has asked for no
+	// notification of what was published so far. The first decision after
+	// activation is always true.
+	NeedSignal() bool
+	// Unsignalled returns how many chains were published since the last decision.
+	Unsignalled() int
+	// DriverEvent returns the used index that the driver has asked to be
+	// notified at, and whether that has moved since the last call. It is 0 and
+	// false without EVENT_IDX.
+	DriverEvent() (idx uint16, moved bool)
+	// AvailCount returns how many chains the driver has made available that are
+	// not popped, at most Size.
+	AvailCount() int
+	// InFlight returns how many chains are popped and not completed.
+	InFlight() int
+	// DisableKicks tells the driver that it need not notify.
+	DisableKicks()
+	// EnableKicks asks the driver to notify, and reports whether it has made
+	// chains available meanwhile, for which it will not.
+	EnableKicks() (more bool)
+	// Rebind moves the ring to another memory map; its addresses are translated
+	// anew, its indices kept. No popped chain may be outstanding. On error the
+	// ring has no memory: nothing but Rebind, SetAddr, Broken, Break and Stop may
+	// be called until one of the first two succeeds.
+	Rebind(m *guestmem.Map) error
+	// SetAddr changes the ring's addresses, with the same effect on error, except
+	// that a ring which had memory keeps it.
+	SetAddr(desc, driver, device uint64) error
+	// Broken returns nil, or an ErrBroken.
+	Broken() error
+	// Break makes the ring broken, for a reason found outside of it. The first
+	// reason stays.
+	Break(reason error)
+	// Stop ends the ring's life and lets go of the memory map.
+	Stop() State
+}
+
+// Activate validates c against m and returns the ring, ready to be processed
+// from c.Base on. It takes a reference to m. Errors wrap [ErrConfig]. It reads
+// guest memory, so it may fault.
+//
+// A base that lies behind the used index, which front-ends send when they lost
+// track of a back-end that died, is not believed: what was used is not used
+// twice.
+func Activate(m *guestmem.Map, c Config) (Queue, error) {
+	if c.Features.Has(virtio.FeatureRingPacked) {
+		return nil, fmt.Errorf("%w: packed rings are not supported", ErrConfig)
+	}
+	q, err := newSplit(m, c)
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
