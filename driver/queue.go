@@ -214,6 +214,14 @@ func (q *queue) disableCalls() {
 	q.callsOn = false
 }
 
+// keepQuiet moves the event index on while notifications are unwanted. It is
+// called with each batch of used entries.
+func (q *queue) keepQuiet() {
+	if !q.callsOn {
+		q.disableCalls()
+	}
+}
+
 // enableCalls asks for a notification once more than delay further entries are
 // used, and reports whether that many are used already. Without EVENT_IDX the
 // delay cannot be said, so each entry notifies.

@@ -112,15 +112,13 @@ func (r *RX) Drop(budget int) int {
 			break
 		}
 		taken++
+		r.held = append(r.held, head)
 		if int(written) < r.hdrLen {
 			r.q.c.short.add(1)
-			r.q.offer(head)
 			continue
 		}
 		bytes += uint64(int(written) - r.hdrLen)
-		k := r.buffers(head)
-		r.q.offer(head)
-		if k != 1 {
+		if k := r.buffers(head); k != 1 {
 			if !r.complete(k, used-taken) {
 				break
 			}
@@ -129,14 +127,14 @@ func (r *RX) Drop(budget int) int {
 					break
 				}
 				bytes += uint64(written)
-				r.q.offer(head)
+				r.held = append(r.held, head)
 			}
 			taken += k - 1
 		}
 		n++
 	}
 	r.count(n, taken, bytes)
-	r.q.publish()
+	r.Recycle()
 	return n
 }
 
@@ -145,6 +143,7 @@ func (r *RX) count(packets, buffers int, bytes uint64) {
 		r.q.c.packets.add(uint64(packets))
 		r.q.c.completed.add(uint64(buffers))
 		r.q.c.bytes.add(bytes)
+		r.q.keepQuiet()
 	}
 }
 

@@ -251,6 +251,7 @@ func (t *TX) Reclaim() int {
 	}
 	if n > 0 {
 		t.q.c.completed.add(uint64(n))
+		t.q.keepQuiet()
 	}
 	return n
 }
