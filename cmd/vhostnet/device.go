@@ -21,7 +21,7 @@ type deviceFlags struct {
 	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one."`
 	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised."`
 	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case."`
-	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 in either place notifies after every frame. Default 0/0. What the guest sets is a ceiling."`
+	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling."`
 	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0."`
 	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for."`
 }
@@ -72,7 +72,11 @@ func openPort(text string, queues int) (port.Port, error) {
 		if spec.Args == "" {
 			return nil, usageError{fmt.Errorf("--port %s: want tap:NAME", text)}
 		}
-		return tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true})
+		p, err := tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true})
+		if err != nil {
+			return nil, fmt.Errorf("--port %s: %w", text, err)
+		}
+		return p, nil
 	}
 	p, err := builtin.Open(spec.Kind, spec.Args, queues)
 	switch {

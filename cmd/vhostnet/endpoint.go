@@ -7,9 +7,15 @@ import (
 	"github.com/vhostnet/vhostnet/vhostuser"
 )
 
+// maxPath is the longest path of a Unix socket (unix(7)).
+const maxPath = 107
+
 // endpoint is where the front-end is found.
 func (c *serveCmd) endpoint() (vhostuser.Endpoint, error) {
 	if c.FD == nil {
+		if n := len(c.SocketPath); n == 0 || n > maxPath {
+			return vhostuser.Endpoint{}, usageError{fmt.Errorf("--socket-path has %d bytes: want 1 to %d", n, maxPath)}
+		}
 		return vhostuser.Endpoint{Path: c.SocketPath, FD: -1, Client: c.Client}, nil
 	}
 	switch {

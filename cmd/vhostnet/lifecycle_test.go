@@ -370,6 +370,30 @@ func TestFD(t *testing.T) {
 	})
 }
 
+// Whoever reads the log may go away.
+func TestLogReaderGone(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	defer func() { _ = w.Close() }()
+	ours, theirs := pair(t)
+	cmd := prepare(t, []*os.File{theirs}, "--fd=3", "--log-level=trace")
+	cmd.Stderr = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = theirs.Close()
+	answers(t, ours)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // pair makes a connected pair of sockets: one for us, one to hand down.
 func pair(t *testing.T) (*net.UnixConn, *os.File) {
 	t.Helper()

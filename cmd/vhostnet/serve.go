@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/mgmt"
 	"github.com/vhostnet/vhostnet/netdev"
@@ -51,6 +54,9 @@ func (c *serveCmd) Run(env environment) error {
 	if err != nil {
 		return err
 	}
+	// A log collector that dies must not take the guest's network with it: the
+	// runtime ends a program that writes to a closed standard error.
+	signal.Ignore(unix.SIGPIPE)
 	log.Info("starting", "version", versionLine(version()), "pid", os.Getpid())
 	d, err := c.open(log)
 	if err != nil {

@@ -19,7 +19,7 @@ type tapCmd struct {
 type tapCreateCmd struct {
 	Name   string `arg:"" help:"Interface name, 1 to 15 bytes."`
 	Queues int    `default:"0" placeholder:"N" help:"Queues that it is to be used with, 1 to 256. The kernel knows two kinds only: 1 makes a single-queue TAP, more a multi_queue one that takes any number. Default multi_queue."`
-	Owner  string `placeholder:"USER" help:"User, by name or number, who may attach to it without CAP_NET_ADMIN. Default nobody."`
+	Owner  string `placeholder:"USER" help:"User, by name or number, who may attach to it without CAP_NET_ADMIN. Default none."`
 	Group  string `placeholder:"GROUP" help:"Group, by name or number, whose members may attach to it without CAP_NET_ADMIN. Default none."`
 	MTU    int    `name:"mtu" placeholder:"BYTES" help:"MTU, 68 to 65521 bytes. Default 1500."`
 	Down   bool   `help:"Leave the link down."`
