@@ -192,6 +192,35 @@ func (q *queue) take() (head uint16, written uint32, ok bool) {
 	return uint16(id), uint32(e >> 32), true
 }
 
+// takeSimple consumes up to n used entries whose length does not matter and
+// appends their heads to heads, which has room. It is take in a loop without a
+// call, as the processor likes it.
+func (q *queue) takeSimple(heads []uint16, n int) []uint16 {
+	used, inFlight, mask, last := q.usedRing, q.inFlight, q.mask, q.last
+	for range n {
+		id := binary.LittleEndian.Uint32(used[usedEntry*int(last&mask):])
+		if id >= uint32(len(inFlight)) || !inFlight[id] {
+			break
+		}
+		inFlight[id] = false
+		heads = append(heads, uint16(id))
+		last++
+	}
+	q.last = last
+	return heads
+}
+
+// offerAll is offer for several heads.
+func (q *queue) offerAll(heads []uint16) {
+	ring, inFlight, mask, next := q.availRing, q.inFlight, q.mask, q.next
+	for _, head := range heads {
+		inFlight[head] = true
+		binary.LittleEndian.PutUint16(ring[availEntry*int(next&mask):], head)
+		next++
+	}
+	q.next = next
+}
+
 // outstanding is how many published chains have not been consumed back.
 func (q *queue) outstanding() int { return int(q.published - q.last) }
 

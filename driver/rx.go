@@ -40,6 +40,9 @@ type RX struct {
 	w       *waiter
 }
 
+// numBuffersOffset is where struct virtio_net_hdr has num_buffers.
+const numBuffersOffset = 10
+
 // scratchBytes holds a budget of a few 64 KiB frames; Receive stops when it is
 // full.
 const scratchBytes = 4 * maxBufferSize
@@ -107,35 +110,77 @@ func (r *RX) Drop(budget int) int {
 	n, used := 0, r.q.pending()
 	bytes, taken := uint64(0), 0
 	for n < budget && taken < used {
-		head, written, ok := r.take()
-		if !ok {
+		k, b := r.dropSimple(min(budget-n, used-taken))
+		n, taken, bytes = n+k, taken+k, bytes+b
+		if n == budget || taken == used {
 			break
 		}
-		taken++
-		r.held = append(r.held, head)
-		if int(written) < r.hdrLen {
-			r.q.c.short.add(1)
-			continue
+		frames, buffers, b := r.dropOne(used - taken)
+		if buffers == 0 {
+			break
 		}
-		bytes += uint64(int(written) - r.hdrLen)
-		if k := r.buffers(head); k != 1 {
-			if !r.complete(k, used-taken) {
-				break
-			}
-			for range k - 1 {
-				if head, written, ok = r.take(); !ok {
-					break
-				}
-				bytes += uint64(written)
-				r.held = append(r.held, head)
-			}
-			taken += k - 1
-		}
-		n++
+		n, taken, bytes = n+frames, taken+buffers, bytes+b
 	}
 	r.count(n, taken, bytes)
 	r.Recycle()
 	return n
+}
+
+// dropSimple takes up to limit frames that are as most of them are: in one
+// buffer. It leaves the first one that is not to dropOne, so that nothing is
+// called in the loop.
+func (r *RX) dropSimple(limit int) (n int, bytes uint64) {
+	q := r.q
+	used, inFlight, mask, last := q.usedRing, q.inFlight, q.mask, q.last
+	memory, stride, held := r.buf.b, r.stride, r.held
+	if r.size < r.hdrLen {
+		return 0, 0
+	}
+	least, spread := uint32(r.hdrLen), uint32(r.size-r.hdrLen)
+	for n < limit {
+		e := binary.LittleEndian.Uint64(used[usedEntry*int(last&mask):])
+		id, length := uint32(e), uint32(e>>32)-least
+		if id >= uint32(len(inFlight)) || !inFlight[id] || length > spread {
+			break
+		}
+		if r.mrg && binary.LittleEndian.Uint16(memory[int(id)*stride+numBuffersOffset:]) != 1 {
+			break
+		}
+		inFlight[id] = false
+		held = append(held, uint16(id))
+		bytes += uint64(length)
+		last++
+		n++
+	}
+	q.last, r.held = last, held
+	return n, bytes
+}
+
+// dropOne takes one frame of any kind, which is among the next limit used
+// entries, or an unused buffer. It returns no buffers if the device broke the rules.
+func (r *RX) dropOne(limit int) (frames, buffers int, bytes uint64) {
+	head, written, ok := r.take()
+	if !ok {
+		return 0, 0, 0
+	}
+	r.held = append(r.held, head)
+	if int(written) < r.hdrLen {
+		r.q.c.short.add(1)
+		return 0, 1, 0
+	}
+	bytes = uint64(int(written) - r.hdrLen)
+	n := r.buffers(head)
+	if n != 1 && !r.complete(n, limit-1) {
+		return 0, 0, 0
+	}
+	for range n - 1 {
+		if head, written, ok = r.take(); !ok {
+			return 0, 0, 0
+		}
+		r.held = append(r.held, head)
+		bytes += uint64(written)
+	}
+	return 1, n, bytes
 }
 
 func (r *RX) count(packets, buffers int, bytes uint64) {
@@ -153,9 +198,7 @@ func (r *RX) Recycle() {
 	if len(r.held) == 0 {
 		return
 	}
-	for _, head := range r.held {
-		r.q.offer(head)
-	}
+	r.q.offerAll(r.held)
 	r.held = r.held[:0]
 	r.q.publish()
 }
@@ -192,7 +235,7 @@ func (r *RX) buffers(head uint16) int {
 		return 1
 	}
 	b := r.buffer(head, uint32(r.hdrLen))
-	return int(binary.LittleEndian.Uint16(b[10:]))
+	return int(binary.LittleEndian.Uint16(b[numBuffersOffset:]))
 }
 
 // complete checks that the n-1 further buffers of a frame are among the rest of

@@ -31,6 +31,7 @@ type TX struct {
 	// free is a queue of slots, so that a device that keeps the order meets the
 	// buffers in the order of their addresses.
 	free               []uint16
+	heads              []uint16 // scratch
 	freeHead, freeTail uint32
 	freeMask           uint32
 	// packets and bytes are not yet added to the counters.
@@ -57,6 +58,7 @@ func newTX(q *queue, c *Config, f virtio.Features, m *memory) *TX {
 	}
 	t.lens = make([]uint32, t.slots)
 	t.free = make([]uint16, q.size)
+	t.heads = make([]uint16, 0, q.size)
 	t.freeMask = uint32(q.size - 1)
 	for s := range t.slots {
 		t.put(uint16(s))
@@ -138,12 +140,40 @@ func (t *TX) SendPrepared(n, length int) int {
 		t.Reclaim()
 	}
 	n = min(n, t.Free())
+	if t.segs == 1 && !t.indirect {
+		t.sendSimple(n, length)
+		return n
+	}
 	for range n {
 		slot := t.free[t.freeHead&t.freeMask]
 		t.freeHead++
 		t.commit(slot, length)
 	}
 	return n
+}
+
+// sendSimple commits n free buffers of which each has one descriptor.
+func (t *TX) sendSimple(n, length int) {
+	t.packets += uint64(n)
+	t.bytes += uint64(n) * uint64(length)
+	total := uint32(t.hdrLen + length)
+	heads := t.heads[:0]
+	for range n {
+		slot := t.free[t.freeHead&t.freeMask]
+		t.freeHead++
+		t.describe(slot, total)
+		heads = append(heads, slot)
+	}
+	t.q.offerAll(heads)
+}
+
+// describe sets the length in a slot's only descriptor. It leaves a descriptor
+// that is right alone, as the device has its line in the cache.
+func (t *TX) describe(slot uint16, total uint32) {
+	if t.lens[slot] != total {
+		t.lens[slot] = total
+		binary.LittleEndian.PutUint32(t.q.desc[int(slot)*descSize+8:], total)
+	}
 }
 
 // next takes a free buffer for a frame.
@@ -173,15 +203,11 @@ func (t *TX) buffer(slot uint16) []byte {
 func (t *TX) commit(slot uint16, length int) {
 	t.packets++
 	t.bytes += uint64(length)
-	total := uint32(t.hdrLen + length)
 	if t.segs > 1 || t.indirect {
 		t.chain(slot, length)
 		return
 	}
-	if t.lens[slot] != total {
-		t.lens[slot] = total
-		binary.LittleEndian.PutUint32(t.q.desc[int(slot)*descSize+8:], total)
-	}
+	t.describe(slot, uint32(t.hdrLen+length))
 	t.q.offer(slot)
 }
 
@@ -238,22 +264,22 @@ func (t *TX) Flush() {
 // many there were.
 func (t *TX) Reclaim() int {
 	n := t.q.pending()
-	for i := range n {
-		head, _, ok := t.q.take()
-		if !ok {
-			n = i
-			break
-		}
+	if n == 0 {
+		return 0
+	}
+	heads := t.q.takeSimple(t.heads[:0], n)
+	for _, head := range heads {
 		if t.perSlot > 1 {
 			head /= uint16(t.perSlot)
 		}
 		t.put(head)
 	}
-	if n > 0 {
-		t.q.c.completed.add(uint64(n))
-		t.q.keepQuiet()
+	if len(heads) < n {
+		t.q.take() // says what is wrong with the next one
 	}
-	return n
+	t.q.c.completed.add(uint64(len(heads)))
+	t.q.keepQuiet()
+	return len(heads)
 }
 
 // Arm asks the device to notify when it has given back three quarters of the
