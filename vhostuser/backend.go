@@ -1,0 +1,133 @@
+package vhostuser
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vhostnet/vhostnet/guestmem"
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+// RingConfig is how a front-end has set up a ring.
+type RingConfig struct {
+	// Size is the number of descriptors, 1 to 32768.
+	Size int
+	// Desc, Driver and Device are front-end addresses of the descriptor table,
+	// the available ring and the used ring.
+	Desc, Driver, Device uint64
+	// Base is the next available index.
+	Base uint32
+}
+
+// Backend is the device behind a session. All calls come from one goroutine, one
+// after the other. Descriptors that are passed belong to the backend from then on,
+// also when it returns an error; -1 stands for none. An error refuses the
+// request; the connection goes on.
+type Backend interface {
+	// Features are the virtio features on offer, without VHOST_USER_F_PROTOCOL_FEATURES.
+	Features() virtio.Features
+	ProtocolFeatures() ProtocolFeatures
+	// NumRings is how many rings the device has; indices are checked against it.
+	NumRings() int
+	// QueueNum is the answer to GET_QUEUE_NUM.
+	QueueNum() uint64
+
+	// Connected begins a session.
+	Connected()
+	// SetBackendChannel gives the channel to the front-end, nil takes it away.
+	SetBackendChannel(ch *BackendChannel)
+	// SetFeatures tells what was negotiated, a subset of the offer. No ring is
+	// both started and enabled.
+	SetFeatures(f virtio.Features) error
+	// SetMemory replaces the memory map. The backend takes a reference. When it
+	// returns, nothing uses the old map any more. Started rings go on with the
+	// addresses that they have, as soon as these lie in the map.
+	SetMemory(m *guestmem.Map) error
+
+	// StartRing starts a stopped ring.
+	StartRing(i int, c RingConfig, kick int) error
+	// StopRing stops a ring and returns its next available index. Nothing is
+	// written to guest memory or to the ring's descriptors after it returns.
+	StopRing(i int) (base uint32, err error)
+	EnableRing(i int, on bool) error
+	// SetRingAddr changes the addresses of a started ring.
+	SetRingAddr(i int, c RingConfig) error
+	// SetRingKick replaces the kick descriptor of a started ring.
+	SetRingKick(i, fd int) error
+	// SetRingCall and SetRingErr replace a descriptor of any ring.
+	SetRingCall(i, fd int) error
+	SetRingErr(i, fd int) error
+
+	// GetConfig returns n bytes of the configuration space.
+	GetConfig(off, n uint32) ([]byte, error)
+	SetConfig(off, flags uint32, data []byte) error
+	SetStatus(s uint8) error
+	Status() uint8
+	// SetMTU sets the MTU in bytes.
+	SetMTU(mtu uint64) error
+	SendRARP(mac [6]byte) error
+	// ResetDevice stops and disables all rings and forgets the driver's state.
+	ResetDevice() error
+
+	// Disconnected ends a session. Its rings have been stopped.
+	Disconnected()
+}
+
+// Options are what a session needs besides its backend.
+type Options struct {
+	// Log receives a line when something is wrong; nil discards it.
+	Log *slog.Logger
+	// Counters counts; nil does not.
+	Counters *Counters
+}
+
+func (o Options) withDefaults() Options {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Counters == nil {
+		o.Counters = new(Counters)
+	}
+	return o
+}
+
+// Counters count what sessions do. The zero value is ready.
+type Counters struct {
+	// Connections counts front-ends that were served, Rejected those that came
+	// while another one was.
+	Connections, Rejected atomic.Uint64
+	// Messages counts requests, Refused those that could not be carried out,
+	// ProtocolErrors those that ended the connection, SurplusFDs descriptors that
+	// no request asked for.
+	Messages, Refused, ProtocolErrors, SurplusFDs atomic.Uint64
+
+	mu sync.Mutex
+	// byRequest counts requests by name; guarded by mu.
+	byRequest map[string]uint64
+}
+
+func (c *Counters) request(r Request) {
+	c.Messages.Add(1)
+	name := requestNames[r]
+	if name == "" {
+		name = "unknown" // the front-end must not choose how many names there are
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byRequest == nil {
+		c.byRequest = make(map[string]uint64)
+	}
+	c.byRequest[name]++
+}
+
+// ByRequest returns how many requests of each name there were.
+func (c *Counters) ByRequest() map[string]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]uint64, len(c.byRequest))
+	for k, v := range c.byRequest {
+		out[k] = v
+	}
+	return out
+}
