@@ -113,9 +113,9 @@ func dispatch(f virtio.Features, h Handler, req []byte, room int) ([]byte, error
 
 // answer says where in the writable segments the parts of an answer go.
 type answer struct {
-	room      int // bytes, of all segments
-	value     int // offset of what VQ_GET returns, -1 if there is none
-	ack       int // offset
+	room  int // bytes, of all segments
+	value int // offset of what VQ_GET returns, -1 if there is none
+	ack   int // offset
 }
 
 // layOut decides where the answer goes. Specification versions and drivers
