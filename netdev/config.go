@@ -1,0 +1,108 @@
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/vhostnet/vhostnet/coalesce"
+	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/virtio"
+)
+
+// MaxQueuePairs is the largest number of queue pairs: a vhost-user message
+// names a ring in 8 bits, and one ring is the control queue.
+const MaxQueuePairs = 127
+
+// MaxQueueSize is the largest virtqueue size (virtio 1.4, "Virtqueues").
+const MaxQueueSize = 32768
+
+// Config describes a device. It does not change while the device lives.
+type Config struct {
+	// Name is the device's name in the status API and in the log.
+	Name string
+	// QueuePairs is the number of receive/transmit queue pairs, 1 (default) to
+	// MaxQueuePairs.
+	QueuePairs int
+	// QueueSize is the largest size of a virtqueue that the device accepts, a
+	// power of two up to MaxQueueSize; 0 means MaxQueueSize. The driver or the
+	// front-end chooses the actual size.
+	QueueSize int
+	// MAC is offered to the driver; the zero address leaves VIRTIO_NET_F_MAC out.
+	MAC [6]byte
+	// MTU is offered to the driver in bytes, 68 to 65535; 0 leaves
+	// VIRTIO_NET_F_MTU out.
+	MTU int
+	// RXLimits and TXLimits are the host's notification limits.
+	RXLimits, TXLimits coalesce.Limits
+	// Strict makes a driver's "every packet" setting, the default of Linux,
+	// overrule the host's limits.
+	Strict bool
+	// Without lists feature bits that are not offered.
+	Without virtio.Features
+	// With adds feature bits to the offer; only bits that the device
+	// implements are accepted.
+	With virtio.Features
+	// Log receives the device's few messages; nil discards them.
+	Log *slog.Logger
+}
+
+// ErrConfig is wrapped by errors of New that the configuration causes.
+var ErrConfig = errors.New("netdev: configuration")
+
+func (c *Config) check(p port.Port) error {
+	if c.QueuePairs == 0 {
+		c.QueuePairs = 1
+	}
+	if c.QueueSize == 0 {
+		c.QueueSize = MaxQueueSize
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case c.QueuePairs < 1 || c.QueuePairs > MaxQueuePairs:
+		return fmt.Errorf("%w: %d queue pairs: want 1 to %d", ErrConfig, c.QueuePairs, MaxQueuePairs)
+	case c.QueueSize < 1 || c.QueueSize > MaxQueueSize || c.QueueSize&(c.QueueSize-1) != 0:
+		return fmt.Errorf("%w: queue size %d: want a power of two up to %d", ErrConfig, c.QueueSize, MaxQueueSize)
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
+		return fmt.Errorf("%w: MTU %d: want 68 to 65535 bytes", ErrConfig, c.MTU)
+	case c.MAC[0]&1 != 0:
+		return fmt.Errorf("%w: MAC address %x is a group address", ErrConfig, c.MAC)
+	case p.Queues() < c.QueuePairs:
+		return fmt.Errorf("%w: port %s has %d queues, the device %d queue pairs", ErrConfig, p, p.Queues(), c.QueuePairs)
+	}
+	return nil
+}
+
+// always is what the device implements whatever its port can do.
+const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.FeatureEventIdx |
+	virtio.FeatureMrgRxBuf | virtio.FeatureStatus |
+	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
+	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce |
+	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal
+
+// guestOffloads are the offloads that the driver can switch at run time.
+const guestOffloads = virtio.FeatureGuestCSum | virtio.FeatureGuestTSO4 | virtio.FeatureGuestTSO6 |
+	virtio.FeatureGuestECN | virtio.FeatureGuestUFO | virtio.FeatureGuestUSO4 | virtio.FeatureGuestUSO6
+
+// offer computes the feature bits of a device.
+func (c *Config) offer(p port.Port) (virtio.Features, error) {
+	f := always | p.Offloads()
+	if f&guestOffloads != 0 {
+		f |= virtio.FeatureCtrlGuestOffloads
+	}
+	if c.MAC != [6]byte{} {
+		f |= virtio.FeatureMAC
+	}
+	if c.MTU != 0 {
+		f |= virtio.FeatureMTU
+	}
+	if c.QueuePairs > 1 {
+		f |= virtio.FeatureMQ
+	}
+	if extra := c.With &^ f; extra != 0 {
+		return 0, fmt.Errorf("%w: this device with port %s cannot offer %s", ErrConfig, p, extra)
+	}
+	return (f &^ c.Without).Closure(), nil
+}

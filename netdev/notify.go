@@ -1,0 +1,148 @@
+package netdev
+
+import (
+	"log/slog"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/coalesce"
+	"github.com/vhostnet/vhostnet/vring"
+)
+
+// ring is one virtqueue as its worker sees it. Only the worker touches it.
+type ring struct {
+	index int
+	q     vring.Queue // nil while the ring is stopped
+	// enabled is SET_VRING_ENABLE, and for rx also that the driver uses the pair.
+	enabled bool
+	// paused: the ring's addresses do not lie in the current memory table.
+	paused bool
+	// polled: the front-end sends no kicks (no kick fd).
+	polled bool
+	// kicksOn is true while the driver is asked for kicks.
+	kicksOn bool
+	ringFDs
+
+	mod    coalesce.Moderator
+	limits coalesce.Limits
+	// deadline is when the moderator wants to be asked again, 0: never.
+	deadline int64
+	// slots is how many ring slots the driver cannot have seen coming back.
+	slots int
+	c     *queueCounters
+}
+
+// ringFDs are a ring's descriptors, -1 for none. The kick descriptor is the
+// worker's; the others are lent by the session, which takes them back before it
+// closes them.
+type ringFDs struct{ kick, call, err int }
+
+var noFDs = ringFDs{-1, -1, -1}
+
+func newRing(index int, c *queueCounters) ring {
+	return ring{index: index, ringFDs: noFDs, c: c}
+}
+
+// live tells whether the worker may touch the ring.
+func (r *ring) live() bool { return r.q != nil && !r.paused }
+
+// observe tells the moderator what was just published and acts on its verdict.
+// slots is how many descriptors went back with it.
+func (r *ring) observe(now int64, packets uint32, bytes uint64, slots int) {
+	r.slots += slots
+	r.act(now, r.mod.Observe(now, packets, bytes))
+}
+
+// act carries out a verdict.
+func (r *ring) act(now int64, v coalesce.Verdict) {
+	switch v.Action {
+	case coalesce.Signal:
+		r.signal(now, v.Reason)
+	case coalesce.Wait:
+		r.deadline = v.Deadline
+	default:
+		r.deadline = 0
+	}
+}
+
+// signal decides about a notification over everything that was published since
+// the last decision, and sends it unless the driver asked for none
+// (virtio 1.4, "Driver Requirements: Used Buffer Notification Suppression").
+func (r *ring) signal(now int64, reason coalesce.Reason) {
+	r.deadline = 0
+	r.slots = 0
+	r.mod.Fired(now)
+	if int(reason) < len(r.c.reasons) {
+		r.c.reasons[reason].add(1)
+	}
+	if !r.q.NeedSignal() {
+		r.c.suppressed.add(1)
+		return
+	}
+	if r.call >= 0 {
+		r.ringBell(r.call)
+	}
+}
+
+// ringBell writes to a call eventfd. EAGAIN means that the driver has not yet
+// taken an earlier notification, so it will look.
+func (r *ring) ringBell(fd int) {
+	b := [8]byte{1}
+	switch _, err := unix.Write(fd, b[:]); err {
+	case nil, unix.EAGAIN:
+		r.c.calls.add(1)
+	default:
+		r.c.callErrors.add(1)
+	}
+}
+
+// flush notifies now if anything is pending.
+func (r *ring) flush(now int64, reason coalesce.Reason) {
+	if r.live() && r.q.Broken() == nil {
+		r.act(now, r.mod.Flush(now, reason))
+	}
+}
+
+// expire fires the deadline if it has passed.
+func (r *ring) expire(now int64) {
+	if r.deadline != 0 && now >= r.deadline && r.live() {
+		r.act(now, r.mod.Expire(now))
+	}
+}
+
+// setLimits changes the notification limits; what is pending is judged anew.
+func (r *ring) setLimits(now int64, l coalesce.Limits) {
+	r.limits = l
+	v := r.mod.SetLimits(now, l)
+	if r.live() {
+		r.act(now, v)
+	}
+}
+
+// disableKicks asks the driver for no kicks while the worker is at it anyway.
+func (r *ring) disableKicks() {
+	if r.kicksOn {
+		r.q.DisableKicks()
+		r.kicksOn = false
+	}
+}
+
+// enableKicks asks for kicks and reports whether work appeared meanwhile.
+func (r *ring) enableKicks() bool {
+	r.kicksOn = true
+	return r.q.EnableKicks()
+}
+
+// breakWith takes a ring out of service: one line in the log, one count, and
+// the front-end's error eventfd. The other rings go on.
+func (r *ring) breakWith(err error, log *slog.Logger) {
+	r.q.Break(err)
+	why := r.q.Broken().Error()
+	r.c.why.Store(&why)
+	r.c.broken.add(1)
+	log.Error("virtqueue is broken and stays so until it is restarted", "queue", r.index, "reason", why)
+	if r.err >= 0 {
+		b := [8]byte{1}
+		_, _ = unix.Write(r.err, b[:])
+	}
+}

@@ -1,0 +1,397 @@
+package netdev
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/vhostnet/vhostnet/coalesce"
+	"github.com/vhostnet/vhostnet/guestmem"
+	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/virtio"
+	"github.com/vhostnet/vhostnet/vring"
+)
+
+const (
+	// popAhead is how many receive chains the worker takes at once.
+	popAhead = 64
+	// maxHold is how long a frame for which the driver has not posted enough
+	// buffers waits for more of them before it is dropped, so that a driver
+	// which never posts enough does not stop its own queue.
+	maxHold = int64(100 * time.Millisecond)
+	// calmFrames is after how many frames that fitted well the worker offers
+	// the port less room again.
+	calmFrames = 64
+)
+
+// rxScratch is the receive side's memory, made once when a ring starts.
+type rxScratch struct {
+	batch *vring.Batch
+	// head is the first chain in batch that is not used yet.
+	head int
+	// room is how many bytes of driver memory the port is offered, and calm
+	// counts frames that would have fitted in less.
+	room, calm int
+	iov        [][]byte
+	// spill takes what does not fit in the room that was offered, so that a
+	// frame is never cut.
+	spill []byte
+	// held is a frame's length including its header while it waits for more
+	// buffers, 0 if none does; its first heldIn bytes are in the driver's
+	// memory and the others in spill.
+	held, heldIn int
+	holdUntil    int64
+	// starved is true when the driver must post buffers before anything moves.
+	starved bool
+	peek    [64]byte
+}
+
+func (s *rxScratch) start(hdrLen int) {
+	if s.batch == nil {
+		s.batch = vring.NewBatch(popAhead*4, maxSegs)
+		s.iov = make([][]byte, 0, maxSegs+1)
+		s.spill = make([]byte, maxFrame+virtio.NetHeaderLen)
+	}
+	s.batch.Reset()
+	s.head, s.room, s.calm, s.held, s.heldIn, s.holdUntil, s.starved = 0, hdrLen+1518, 0, 0, 0, 0, true
+}
+
+// returnCached gives all chains that are not used back to the ring.
+func (w *worker) returnCached() {
+	s := &w.rxs
+	if s.batch == nil {
+		return
+	}
+	if s.held != 0 {
+		w.rx.c.drop(dropStopped, 1)
+		s.held, s.holdUntil = 0, 0
+	}
+	if n := len(s.batch.Chains) - s.head; n > 0 {
+		w.rx.q.Unpop(n)
+	}
+	s.batch.Reset()
+	s.head = 0
+}
+
+// receive moves one burst from the port to the driver and reports whether
+// there was anything.
+func (w *worker) receive() bool {
+	r, s := &w.rx, &w.rxs
+	var got, bytes uint64
+	slots, tries := 0, 0
+	if s.held == 0 && !w.portReady {
+		return false
+	}
+	r.disableKicks()
+	for ; tries < burst; tries++ {
+		n, ok := w.nextFrame()
+		if !ok {
+			break
+		}
+		used, size := w.deliverFrame(n)
+		if used > 0 {
+			got++
+			bytes += uint64(size)
+			slots += used
+		} else if s.held != 0 {
+			break
+		}
+	}
+	if r.q.Broken() != nil {
+		return true
+	}
+	if r.q.Unpublished() == 0 {
+		return tries > 0 && s.held == 0
+	}
+	r.q.Publish()
+	r.c.packets.add(got)
+	r.c.bytes.add(bytes)
+	if w.pq.FD() < 0 {
+		w.txBlocked = false
+	}
+	now := nanotime()
+	if got > 0 {
+		r.observe(now, uint32(got), bytes, slots)
+	} else {
+		// Only unusable buffers went back; the driver may be waiting for them.
+		r.observe(now, 1, 0, slots)
+	}
+	w.relieveRX(now)
+	return true
+}
+
+// relieveRX fires early when the driver has few buffers posted: it refills when
+// it is told of the used ones.
+func (w *worker) relieveRX(now int64) {
+	r := &w.rx
+	if r.deadline == 0 {
+		return
+	}
+	left := r.q.AvailCount() + len(w.rxs.batch.Chains) - w.rxs.head
+	if left < r.q.Size()/4 {
+		r.flush(now, coalesce.ReasonRingPressure)
+	}
+}
+
+// nextFrame returns the length, header included, of the next frame, which then
+// lies in s.iov: from the port, or the held one if there is room for it now.
+func (w *worker) nextFrame() (int, bool) {
+	s := &w.rxs
+	if s.held != 0 {
+		return s.held, true
+	}
+	if !w.portReady {
+		return 0, false
+	}
+	room := w.offer(s.room)
+	if room == 0 {
+		s.starved = true
+		return 0, false
+	}
+	s.iov = append(s.iov, s.spill)
+	n, err := w.pq.Recv(s.iov)
+	switch {
+	case err == nil:
+	case errors.Is(err, port.ErrWouldBlock):
+		w.portReady = false
+		return 0, false
+	case errors.Is(err, guestmem.ErrFault):
+		w.broke(w.current, err)
+		return 0, false
+	case errors.Is(err, port.ErrDropped), errors.Is(err, port.ErrTruncated):
+		w.rx.c.drop(dropPort, 1)
+		return 0, true
+	default:
+		// The port is gone; its descriptor says so when it is not.
+		w.portReady = false
+		return 0, false
+	}
+	s.heldIn = min(n, room)
+	return n, true
+}
+
+// offer fills s.iov with at least want bytes of the driver's memory, if it has
+// posted so much, and returns how many there are. Without mergeable buffers
+// that is one chain.
+func (w *worker) offer(want int) int {
+	s := &w.rxs
+	merge := w.features.Has(virtio.FeatureMrgRxBuf)
+	s.iov = s.iov[:0]
+	room, refused := 0, 0
+	for i := s.head; room < want; i++ {
+		if i >= len(s.batch.Chains) {
+			if moved := w.fill(); moved < 0 {
+				break
+			} else if moved > 0 {
+				i -= moved
+			}
+			if i >= len(s.batch.Chains) {
+				break
+			}
+		}
+		c := &s.batch.Chains[i]
+		if reason, bad := w.unusable(c); bad {
+			if i != s.head || refused == w.rx.q.Size() {
+				break // it is met again, and given back, when it is the first
+			}
+			w.rx.c.drop(reason, 1)
+			w.rx.q.Complete(c, 0)
+			s.head++
+			refused++
+			continue
+		}
+		if len(s.iov)+len(s.batch.Writable(i)) > maxSegs {
+			break
+		}
+		s.iov = append(s.iov, s.batch.Writable(i)...)
+		room += int(min(c.WriteLen, uint64(maxFrame+virtio.NetHeaderLen)))
+		if !merge {
+			break
+		}
+	}
+	return room
+}
+
+// unusable tells whether, and why, a receive chain can hold nothing.
+func (w *worker) unusable(c *vring.Chain) (dropReason, bool) {
+	switch {
+	case c.Fault != 0:
+		return dropMalformed, true
+	case c.ReadLen != 0 || c.WriteLen < uint64(w.hdrLen):
+		return dropBadBuffer, true
+	}
+	return 0, false
+}
+
+// fill pops more chains. It returns by how much the indices of the chains in
+// the batch have moved down, and -1 if there are no more chains.
+func (w *worker) fill() int {
+	r, s := &w.rx, &w.rxs
+	moved := 0
+	cached := len(s.batch.Chains) - s.head
+	if cached == 0 && s.head > 0 {
+		moved = s.head
+		s.batch.Reset()
+		s.head = 0
+	}
+	n, err := r.q.Pop(s.batch, popAhead)
+	if err == nil && n == 0 && s.head > 0 && r.q.AvailCount() > 0 {
+		// The batch is full of used chains: pop the unused ones again.
+		r.q.Unpop(cached)
+		moved = s.head
+		s.batch.Reset()
+		s.head = 0
+		if n, err = r.q.Pop(s.batch, cached+popAhead); n <= cached && err == nil {
+			return -1
+		}
+	}
+	if err != nil {
+		w.broke(r, err)
+		return -1
+	}
+	if n == 0 {
+		return -1
+	}
+	return moved
+}
+
+// deliverFrame hands the frame of n bytes that lies in s.iov to the driver. It
+// returns how many ring slots it took and its size without the header; 0 slots
+// if it was dropped, or is held for want of buffers.
+func (w *worker) deliverFrame(n int) (slots, size int) {
+	s := &w.rxs
+	if n < w.hdrLen+ethHeader {
+		if n > 0 {
+			w.rx.c.drop(dropRunt, 1)
+		}
+		return 0, 0
+	}
+	if n > s.heldIn && !w.spread(n) {
+		return 0, 0
+	}
+	first := s.iov[0]
+	if len(first) < w.hdrLen+18 {
+		first = gather(s.peek[:0], s.iov, w.hdrLen+18)
+	}
+	frame := first[w.hdrLen:min(len(first), n)]
+	if w.filter != nil && !w.filter.Match(frame) {
+		w.rx.c.drop(dropFilter, 1)
+		return 0, 0
+	}
+	used := 0
+	for left, i := n, s.head; left > 0; i++ {
+		left -= int(min(s.batch.Chains[i].WriteLen, uint64(left)))
+		used++
+	}
+	if !w.header(used) {
+		return 0, 0
+	}
+	for left := n; left > 0; s.head++ {
+		c := &s.batch.Chains[s.head]
+		l := int(min(c.WriteLen, uint64(left)))
+		w.rx.q.Complete(c, uint32(l))
+		slots += int(c.Count)
+		left -= l
+	}
+	w.adapt(n)
+	return slots, n - w.hdrLen
+}
+
+// adapt follows the size of the frames: what is offered grows at once and
+// shrinks after a run of smaller frames, since a long list of buffers makes
+// every read of a small frame dearer.
+func (w *worker) adapt(n int) {
+	s := &w.rxs
+	switch least := w.hdrLen + 1518; {
+	case n > s.room:
+		s.room, s.calm = n, 0
+	case n > s.room/2 || s.room == least:
+		s.calm = 0
+	default:
+		if s.calm++; s.calm >= calmFrames {
+			s.room, s.calm = max(s.room/2, least), 0
+		}
+	}
+}
+
+// spread copies the spilled part of a frame into further buffers. It returns
+// false if there are not enough; the frame is then held, or dropped if it
+// cannot ever fit or has been held for too long.
+func (w *worker) spread(n int) bool {
+	r, s := &w.rx, &w.rxs
+	in := s.heldIn
+	if room := w.offer(n); room < n {
+		now := nanotime()
+		switch {
+		case !w.features.Has(virtio.FeatureMrgRxBuf):
+			r.c.drop(dropSmallBuffer, 1)
+		case len(s.batch.Chains)-s.head >= r.q.Size(), r.q.AvailCount() > 0, s.held != 0 && now >= s.holdUntil:
+			r.c.drop(dropNoBuffer, 1)
+		default:
+			if s.held == 0 {
+				s.held, s.holdUntil = n, now+maxHold
+			}
+			s.starved = true
+			return false
+		}
+		s.held, s.holdUntil = 0, 0
+		return false
+	}
+	s.held, s.holdUntil = 0, 0
+	scatter(s.iov, in, s.spill[:n-in])
+	return true
+}
+
+// header completes the virtio-net header in the driver's memory: flags only as
+// negotiated, num_buffers always (virtio 1.4, "Processing of Incoming Packets").
+func (w *worker) header(used int) bool {
+	s := &w.rxs
+	first := s.iov[0]
+	split := len(first) < w.hdrLen
+	if split {
+		first = gather(s.peek[:0], s.iov, w.hdrLen)
+	}
+	if first[0] != 0 || first[1] != 0 {
+		var h virtio.NetHeader
+		h.Decode(first[:w.hdrLen])
+		if f := h.CheckRX(w.guest); f != 0 {
+			w.rx.c.drop(dropHeader, 1)
+			w.rx.c.headerFaults[f].add(1)
+			return false
+		}
+		h.Encode(first[:w.hdrLen])
+	}
+	if w.hdrLen >= virtio.NetHeaderLen {
+		binary.LittleEndian.PutUint16(first[10:], uint16(used))
+	}
+	if split {
+		scatter(s.iov, 0, first[:w.hdrLen])
+	}
+	return true
+}
+
+// gather copies the first n bytes of a list into dst.
+func gather(dst []byte, list [][]byte, n int) []byte {
+	for _, b := range list {
+		dst = append(dst, b[:min(len(b), n-len(dst))]...)
+		if len(dst) == n {
+			break
+		}
+	}
+	return dst
+}
+
+// scatter copies src into a list of buffers from byte off on.
+func scatter(list [][]byte, off int, src []byte) {
+	for _, b := range list {
+		if off >= len(b) {
+			off -= len(b)
+			continue
+		}
+		n := copy(b[off:], src)
+		src, off = src[n:], 0
+		if len(src) == 0 {
+			return
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package netdev
+
+// DeviceSnapshot is what one device looks like at one moment. It is a copy:
+// taking it never stops a worker, so counters of different queues may be a few
+// packets apart.
+type DeviceSnapshot struct {
+	// Name is the device's name, unique in the process.
+	Name string `json:"name"`
+	// Port is the host side, as KIND:ARGS.
+	Port     string `json:"port"`
+	PortKind string `json:"port_kind"`
+	// FrontEnd tells whether a VMM is connected.
+	FrontEnd FrontEndSnapshot `json:"front_end"`
+	// OfferedFeatures, NegotiatedFeatures and ProtocolFeatures are names.
+	OfferedFeatures    []string `json:"offered_features"`
+	NegotiatedFeatures []string `json:"negotiated_features"`
+	ProtocolFeatures   []string `json:"protocol_features"`
+	// MAC is the address in the configuration space, empty without VIRTIO_NET_F_MAC.
+	MAC string `json:"mac,omitempty"`
+	// MTU is the advised MTU in bytes, 0 without VIRTIO_NET_F_MTU.
+	MTU    uint16 `json:"mtu,omitempty"`
+	Status uint8  `json:"device_status"`
+	// QueuePairs is what the device has, ActiveQueuePairs what the driver uses.
+	QueuePairs       int `json:"queue_pairs"`
+	ActiveQueuePairs int `json:"active_queue_pairs"`
+	// GuestOffloads are the names of the receive offloads in force.
+	GuestOffloads []string          `json:"guest_offloads"`
+	Control       ControlSnapshot   `json:"control"`
+	Filter        FilterSnapshot    `json:"filter"`
+	Queues        []QueueSnapshot   `json:"queues"`
+	Counters      map[string]uint64 `json:"counters"`
+}
+
+// FrontEndSnapshot describes the connection to the front-end.
+type FrontEndSnapshot struct {
+	Connected bool `json:"connected"`
+	// Connections counts the front-ends that were served.
+	Connections uint64 `json:"connections"`
+	// MemoryRegions and MemoryBytes describe the guest memory that is mapped.
+	MemoryRegions int    `json:"memory_regions"`
+	MemoryBytes   uint64 `json:"memory_bytes"`
+}
+
+// ControlSnapshot counts control commands.
+type ControlSnapshot struct {
+	OK  uint64 `json:"ok"`
+	Err uint64 `json:"err"`
+	// Commands counts the accepted ones by name, "NOTF_COAL/VQ_SET" for example.
+	Commands map[string]uint64 `json:"commands"`
+}
+
+// FilterSnapshot is the receive filter as the driver set it.
+type FilterSnapshot struct {
+	// Configured is false until the driver has set any receive mode or table;
+	// until then every frame passes.
+	Configured  bool     `json:"configured"`
+	Promiscuous bool     `json:"promiscuous"`
+	AllMulti    bool     `json:"all_multicast"`
+	Unicast     []string `json:"unicast"`
+	Multicast   []string `json:"multicast"`
+	VLANs       []uint16 `json:"vlans"`
+}
+
+// QueueSnapshot is one virtqueue.
+type QueueSnapshot struct {
+	// Index is the virtqueue index; rx queues are even, tx queues odd, the
+	// control queue is the last one.
+	Index int `json:"index"`
+	// Kind is "rx" (device to guest), "tx" or "control".
+	Kind    string `json:"kind"`
+	Pair    int    `json:"pair"`
+	Size    int    `json:"size"`
+	Started bool   `json:"started"`
+	Enabled bool   `json:"enabled"`
+	// Broken is why the queue was taken out of service, "" when it works.
+	Broken string `json:"broken,omitempty"`
+
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+	// Kicks counts the times the worker was woken by the driver's notification.
+	Kicks uint64 `json:"kicks"`
+	// Calls counts notifications sent to the driver, CallsSuppressed the
+	// decisions at which the driver had asked for none, CallErrors writes that
+	// failed.
+	Calls           uint64 `json:"calls"`
+	CallsSuppressed uint64 `json:"calls_suppressed"`
+	CallErrors      uint64 `json:"call_errors"`
+	// Drops counts lost frames by reason.
+	Drops map[string]uint64 `json:"drops"`
+	// CallReasons counts decisions to notify by the moderator's reason.
+	CallReasons map[string]uint64 `json:"call_reasons"`
+
+	Coalesce CoalesceSnapshot `json:"coalesce"`
+}
+
+// CoalesceSnapshot shows who wants which notification limits for a queue.
+type CoalesceSnapshot struct {
+	// Guest is what the driver set (VQ_GET reports it).
+	Guest LimitsSnapshot `json:"guest"`
+	// Host is the configured policy of the host.
+	Host LimitsSnapshot `json:"host"`
+	// Effective is what the worker applies.
+	Effective LimitsSnapshot `json:"effective"`
+}
+
+// LimitsSnapshot is a pair of notification limits.
+type LimitsSnapshot struct {
+	Usecs   uint32 `json:"usecs"`
+	Packets uint32 `json:"packets"`
+}
