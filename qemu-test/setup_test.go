@@ -12,8 +12,9 @@ import (
 
 // What every test uses, made once.
 var (
-	assets *provision.Assets
-	agent  string
+	assets  *provision.Assets
+	agent   string
+	workDir string
 )
 
 func TestMain(m *testing.M) {
@@ -36,6 +37,7 @@ func run(m *testing.M) (int, error) {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
+	workDir = dir
 	assets, err = provision.Ensure(ctx, provision.Options{
 		Log: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
 	})

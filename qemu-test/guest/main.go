@@ -155,7 +155,7 @@ func network(address string) error {
 // runScript runs the script of the initramfs with its output on the console.
 func runScript() error {
 	say("script starts")
-	cmd := exec.Command("sh", scriptPath)
+	cmd := exec.Command("sh", "-c", prelude+". "+scriptPath)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	err := cmd.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -1,4 +1,3 @@
-// Command cmd fills the cache of the guest tests and prints where things are.
 package main
 
 import (

@@ -1,0 +1,2 @@
+// Command cmd fills the cache of the guest tests and prints where things are.
+package main
