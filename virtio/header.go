@@ -193,6 +193,9 @@ func (h *NetHeader) CheckRX(f Features) HeaderFault {
 		return HeaderGSOType
 	}
 	if h.GSOType&GSOECN != 0 {
+		if need&(FeatureGuestTSO4|FeatureGuestTSO6) == 0 {
+			return HeaderGSOType
+		}
 		need |= FeatureGuestECN
 	}
 	switch {
