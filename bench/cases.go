@@ -54,7 +54,8 @@ type sample struct {
 
 // measure starts a device and a driver for a case and runs traffic.
 func measure(ctx context.Context, o *options, c benchCase) (s sample, err error) {
-	conn, wait, err := startDevice(ctx, o, c)
+	// The device outlives an interruption, so that the driver can stop in order.
+	conn, wait, err := startDevice(context.WithoutCancel(ctx), o, c)
 	if err != nil {
 		return sample{}, err
 	}

@@ -74,12 +74,13 @@ func runSteps(ctx context.Context, d *driver.Driver, c *Config) (*Result, error)
 	t := newTable(c.Out, c.Live)
 	t.head(d)
 	load := newLoad(d)
-	each := time.Duration(c.Seconds*float64(time.Second)) / time.Duration(len(steps))
-	// Start-up costs (memory that is touched for the first time, the rate that
-	// the machine can do) are not part of the first step.
-	if err := load.warmUp(min(each/4, sliceTime)); err != nil {
+	total := time.Duration(c.Seconds * float64(time.Second))
+	// What it costs to touch memory for the first time is not part of a step.
+	warmUp := min(total/20, sliceTime)
+	if err := load.warmUp(warmUp); err != nil {
 		return nil, err
 	}
+	each := (total - warmUp) / time.Duration(len(steps))
 	r := new(Result)
 	for i := range steps {
 		done, err := runStep(ctx, d, load, t, &steps[i], each)

@@ -49,7 +49,7 @@ type Pair struct {
 // The goroutine that calls it must be the only user of both halves.
 func (p *Pair) Wait(timeout time.Duration) (bool, error) {
 	p.TX.Flush()
-	p.RX.Recycle()
+	p.RX.recycleForWait()
 	return p.w.wait(timeout)
 }
 
@@ -102,7 +102,7 @@ func (d *Driver) start() error {
 			return err
 		}
 	}
-	d.cfg.Log.Info("driver started", "queue_pairs", d.cfg.QueuePairs, "queue_size", d.cfg.QueueSize, "features", d.features.String())
+	d.cfg.Log.Debug("driver started", "queue_pairs", d.cfg.QueuePairs, "queue_size", d.cfg.QueueSize, "features", d.features.String())
 	return nil
 }
 

@@ -104,9 +104,9 @@ func (r *RX) Receive(packets []Packet) int {
 }
 
 // Drop takes up to budget frames, looks at their headers only, and gives the
-// buffers back at once.
+// buffers back at once. A driver that polls gives them back a few at a time.
 func (r *RX) Drop(budget int) int {
-	r.Recycle()
+	r.recycleForWait()
 	n, used := 0, r.q.pending()
 	bytes, taken := uint64(0), 0
 	for n < budget && taken < used {
@@ -122,7 +122,7 @@ func (r *RX) Drop(budget int) int {
 		n, taken, bytes = n+frames, taken+buffers, bytes+b
 	}
 	r.count(n, taken, bytes)
-	r.Recycle()
+	r.recycleForWait()
 	return n
 }
 
@@ -203,14 +203,36 @@ func (r *RX) Recycle() {
 	r.q.publish()
 }
 
+// recycleForWait is Recycle before a wait. A driver that polls waits so often
+// that it would give back buffers one by one; it keeps a few, of which the
+// device has enough.
+func (r *RX) recycleForWait() {
+	if !r.q.polling || len(r.held) >= r.q.size/8 {
+		r.Recycle()
+	}
+}
+
 // Settle adds to the counters the notifications that arrived while nobody waited
 // and returns how many there were.
 func (r *RX) Settle() uint64 { return r.q.settle() }
 
+// Arm asks the device to notify when the next frame has arrived, and reports
+// whether one has arrived already, in which case that is not certain.
+func (r *RX) Arm() (ready bool) { return r.q.enableCalls(0) }
+
+// WaitCall recycles and then sleeps until the device notifies or timeout has
+// passed (negative: never), without a look at the ring, as a driver does that
+// learns of frames by interrupt only. It returns whether the device has notified.
+// Arm before sending what is to be answered.
+func (r *RX) WaitCall(timeout time.Duration) (bool, error) {
+	r.Recycle()
+	return r.w.waitCall(timeout)
+}
+
 // Wait recycles and then sleeps until a frame has arrived or timeout has passed;
 // a negative timeout means for ever. It returns whether a frame has arrived.
 func (r *RX) Wait(timeout time.Duration) (bool, error) {
-	r.Recycle()
+	r.recycleForWait()
 	return r.w.wait(timeout)
 }
 

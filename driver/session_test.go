@@ -47,7 +47,7 @@ func socketPair(t *testing.T) (front, back *net.UnixConn) {
 
 // serve runs an echo device on a connection. The returned function waits for its
 // end.
-func serve(t *testing.T, ctx context.Context, back *net.UnixConn, c netdev.Config) (dev *netdev.Device, wait func() error) {
+func serve(ctx context.Context, t *testing.T, back *net.UnixConn, c netdev.Config) (dev *netdev.Device, wait func() error) {
 	t.Helper()
 	p, err := builtin.Echo(max(c.QueuePairs, 1))
 	if err != nil {
@@ -70,7 +70,8 @@ func serve(t *testing.T, ctx context.Context, back *net.UnixConn, c netdev.Confi
 func start(t *testing.T, nc netdev.Config, dc driver.Config) *driver.Driver {
 	t.Helper()
 	front, back := socketPair(t)
-	_, wait := serve(t, t.Context(), back, nc)
+	// Not the test's own context, which ends before the cleanup.
+	_, wait := serve(context.Background(), t, back, nc)
 	d, err := driver.New(front, dc)
 	if err != nil {
 		t.Fatal(errors.Join(err, wait()))
@@ -221,7 +222,7 @@ func TestConfigurationThatDoesNotFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			front, back := socketPair(t)
-			_, wait := serve(t, t.Context(), back, netdev.Config{QueuePairs: tt.pairs})
+			_, wait := serve(context.Background(), t, back, netdev.Config{QueuePairs: tt.pairs})
 			if _, err := driver.New(front, tt.cfg); !errors.Is(err, driver.ErrConfig) {
 				t.Errorf("%v, want ErrConfig", err)
 			}
@@ -236,7 +237,7 @@ func TestConfigurationThatDoesNotFit(t *testing.T) {
 func TestNothingIsLeftBehind(t *testing.T) {
 	live := func() {
 		front, back := socketPair(t)
-		_, wait := serve(t, t.Context(), back, netdev.Config{QueuePairs: 2})
+		_, wait := serve(context.Background(), t, back, netdev.Config{QueuePairs: 2})
 		d, err := driver.New(front, driver.Config{QueuePairs: 2})
 		if err != nil {
 			t.Fatal(err)
@@ -269,7 +270,7 @@ func openFDs(t *testing.T) int {
 func TestBackEndDies(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	front, back := socketPair(t)
-	_, wait := serve(t, ctx, back, netdev.Config{})
+	_, wait := serve(ctx, t, back, netdev.Config{})
 	d, err := driver.New(front, driver.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +297,7 @@ func TestDial(t *testing.T) {
 	go func() {
 		conn, err := l.AcceptUnix()
 		if err == nil {
-			_, wait := serve(t, context.Background(), conn, netdev.Config{})
+			_, wait := serve(context.Background(), t, conn, netdev.Config{})
 			err = wait()
 		}
 		served <- errors.Join(err, l.Close())

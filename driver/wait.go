@@ -72,6 +72,27 @@ func (w *waiter) wait(timeout time.Duration) (bool, error) {
 	return ready, w.failed()
 }
 
+// waitCall sleeps until the device notifies of the first queue. Afterwards
+// notifications are unwanted again.
+func (w *waiter) waitCall(timeout time.Duration) (bool, error) {
+	q := w.q0()
+	before := q.c.notifications.v.Load()
+	start := time.Since(epoch)
+	for q.c.notifications.v.Load() == before {
+		left := time.Duration(-1)
+		if timeout >= 0 {
+			if left = timeout - (time.Since(epoch) - start); left <= 0 {
+				break
+			}
+		}
+		if err := w.sleep(left); err != nil {
+			return false, err
+		}
+	}
+	q.disableCalls()
+	return q.c.notifications.v.Load() != before, w.failed()
+}
+
 func (w *waiter) q0() *queue { return w.queues[0] }
 
 // enable asks for notifications. more tells that there is work already, idle
@@ -137,15 +158,26 @@ func (w *waiter) failed() error {
 	return nil
 }
 
+// yieldAfter is how many looks at the ring a polling driver takes before it
+// offers its processor to other threads: some ten microseconds of looks, so that
+// a device that has a processor of its own is not waited for in the kernel.
+const yieldAfter = 64
+
 // spin is wait for a driver that polls.
 func (w *waiter) spin(timeout time.Duration) (bool, error) {
 	start := time.Since(epoch)
-	for {
-		for _, q := range w.queues {
+	for i := 1; ; i++ {
+		idle := true
+		for k, q := range w.queues {
 			q.disableCalls() // moves the event index on
-			if q.pending() > 0 {
+			delay, out := 0, q.outstanding()
+			if w.tx[k] {
+				delay = out * 3 / 4
+			}
+			if q.pending() > delay {
 				return true, nil
 			}
+			idle = idle && out == 0
 		}
 		if err := w.failed(); err != nil {
 			return false, err
@@ -153,9 +185,13 @@ func (w *waiter) spin(timeout time.Duration) (bool, error) {
 		switch {
 		case w.d.closing.Load():
 			return false, ErrClosed
-		case timeout >= 0 && time.Since(epoch)-start >= timeout:
+		case idle || timeout >= 0 && time.Since(epoch)-start >= timeout:
 			return false, nil
 		}
 		runtime.Gosched()
+		if i%yieldAfter == 0 {
+			// The device's thread may be waiting for this very processor.
+			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		}
 	}
 }
