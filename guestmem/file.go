@@ -7,10 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugetlbMagic is the type of a file system whose mappings must be multiples of
-// its huge pages (statfs(2)).
-const hugetlbMagic = 0x958458f6
-
 // mapFile maps one region of a file. Nothing is read or populated: a sparse file
 // of any size is mapped at once.
 func mapFile(r Region, fd int) (slot, error) {
@@ -25,8 +21,9 @@ func mapFile(r Region, fd int) (slot, error) {
 		return slot{}, fmt.Errorf("%w: region ends at %#x, the file at %#x", ErrFile, end, st.Size)
 	}
 	page := uint64(os.Getpagesize())
+	// Mappings of huge pages must begin and end on one.
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &fs); err == nil && uint32(fs.Type) == hugetlbMagic && uint64(fs.Bsize) <= pageSlack/2 {
+	if err := unix.Fstatfs(fd, &fs); err == nil && fs.Type == unix.HUGETLBFS_MAGIC && uint64(fs.Bsize) <= pageSlack/2 {
 		page = max(page, uint64(fs.Bsize))
 	}
 	from := r.Offset &^ (page - 1)
@@ -40,5 +37,6 @@ func mapFile(r Region, fd int) (slot, error) {
 	_ = unix.Madvise(raw, unix.MADV_DONTDUMP)
 	m := &mapping{raw: raw, unmap: unix.Munmap}
 	m.refs.Store(1)
+	live.add(m)
 	return slot{r, raw[lead : lead+r.Size : lead+r.Size], m}, nil
 }

@@ -58,6 +58,8 @@ const (
 	maxInt = int(^uint(0) >> 1)
 	// pageSlack is the most that rounding to (huge) pages can add.
 	pageSlack = 2 << 30
+	// maxHeap bounds what a test can make of a region by mistake.
+	maxHeap = 1 << 31
 )
 
 // overlaps tells whether two regions share a guest or a front-end address.
@@ -78,11 +80,12 @@ type slot struct {
 type mapping struct {
 	refs  atomic.Int64
 	raw   []byte
-	unmap func([]byte) error
+	unmap func([]byte) error // nil: on the heap
 }
 
 func (m *mapping) release() {
 	if m.refs.Add(-1) == 0 && m.unmap != nil {
+		live.remove(m)
 		_ = m.unmap(m.raw)
 	}
 }
@@ -118,6 +121,9 @@ func New(regions []Region, fds []int) (*Map, error) {
 // every access. For tests.
 func NewHeap(regions []Region) (*Map, error) {
 	return build(regions, func(i int) (slot, error) {
+		if regions[i].Size > maxHeap {
+			return slot{}, fmt.Errorf("%w: %#x bytes on the heap", ErrRegion, regions[i].Size)
+		}
 		b := heapBytes(int(regions[i].Size))
 		m := &mapping{raw: b}
 		m.refs.Store(1)
@@ -204,9 +210,11 @@ func (m *Map) share(but *slot) []slot {
 	return out
 }
 
-// Retain takes a reference and returns m.
+// Retain takes a reference and returns m. The caller must hold one already.
 func (m *Map) Retain() *Map {
-	m.refs.Add(1)
+	if m.refs.Add(1) < 2 {
+		panic("guestmem: Map retained that was released")
+	}
 	return m
 }
 
@@ -229,69 +237,4 @@ func (m *Map) Regions() []Region {
 		rs[i] = s.Region
 	}
 	return rs
-}
-
-// Slice returns the n bytes at guest address gpa, if one region holds them all.
-func (m *Map) Slice(gpa, n uint64) ([]byte, bool) {
-	for i := range m.slots {
-		s := &m.slots[i]
-		if off := gpa - s.GuestAddr; off < s.Size {
-			if n <= s.Size-off {
-				return s.mem[off : off+n : off+n], true
-			}
-			return nil, false
-		}
-	}
-	return nil, false
-}
-
-// AppendSlices appends the n bytes at guest address gpa to dst, in as many
-// slices as regions hold them. It reports false, with dst as it was, if some of
-// them lie in no region. n == 0 appends nothing, whatever the address. It
-// allocates only when dst has no room.
-func (m *Map) AppendSlices(dst [][]byte, gpa, n uint64) ([][]byte, bool) {
-	was := len(dst)
-next:
-	for n > 0 {
-		for i := range m.slots {
-			s := &m.slots[i]
-			off := gpa - s.GuestAddr
-			if off >= s.Size {
-				continue
-			}
-			l := min(n, s.Size-off)
-			dst = append(dst, s.mem[off:off+l:off+l])
-			n -= l
-			gpa += l
-			continue next
-		}
-		return dst[:was], false
-	}
-	return dst, true
-}
-
-// UserSlice returns the n bytes at the front-end's address uva, if one region
-// holds them all.
-func (m *Map) UserSlice(uva, n uint64) ([]byte, bool) {
-	for i := range m.slots {
-		s := &m.slots[i]
-		if off := uva - s.UserAddr; off < s.Size {
-			if n <= s.Size-off {
-				return s.mem[off : off+n : off+n], true
-			}
-			return nil, false
-		}
-	}
-	return nil, false
-}
-
-// UserToGuest translates a front-end address to the guest's.
-func (m *Map) UserToGuest(uva uint64) (uint64, bool) {
-	for i := range m.slots {
-		s := &m.slots[i]
-		if off := uva - s.UserAddr; off < s.Size {
-			return s.GuestAddr + off, true
-		}
-	}
-	return 0, false
 }

@@ -1,6 +1,7 @@
 package guestmem
 
 import (
+	"os"
 	"sync/atomic"
 	"unsafe"
 )
@@ -87,9 +88,42 @@ func Aligned(b []byte, n uintptr) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(n-1) == 0
 }
 
-// heapBytes returns n zero bytes, aligned and padded to 64 bytes as a View of
-// any part of them needs.
+// Words16 returns memory as 16-bit words, Words32 and Words64 as wider ones. They
+// are for what an index publishes: who fills the words stores the index with an
+// ordered store afterwards, who reads them loads the index before. A word that
+// the other side may still change is to be read into a variable once. Bytes
+// behind the last whole word are left out. A misaligned b panics, the layout of
+// a ring having been validated before.
+func Words16(b []byte) []uint16 { return words[uint16](b) }
+
+// Words32 returns memory as 32-bit words; see [Words16].
+func Words32(b []byte) []uint32 { return words[uint32](b) }
+
+// Words64 returns memory as 64-bit words; see [Words16].
+func Words64(b []byte) []uint64 { return words[uint64](b) }
+
+func words[T uint16 | uint32 | uint64](b []byte) []T {
+	var t T
+	n := len(b) / int(unsafe.Sizeof(t))
+	if n == 0 {
+		return nil
+	}
+	if !Aligned(b, unsafe.Sizeof(t)) {
+		panic("guestmem: words at a misaligned address")
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
+}
+
+// heapBytes returns n zero bytes that begin on a page, with the rest of their
+// last page behind them, as in a mapping.
 func heapBytes(n int) []byte {
-	lines := make([][8]uint64, (n+63)/64)
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(lines))), n)
+	page := os.Getpagesize()
+	b := make([]byte, (n+page-1)&^(page-1)+page)
+	lead := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)
+	return b[lead : lead+n : lead+n]
+}
+
+// holds tells whether an address lies in the mapping.
+func (m *mapping) holds(addr uintptr) bool {
+	return addr-uintptr(unsafe.Pointer(unsafe.SliceData(m.raw))) < uintptr(len(m.raw))
 }
