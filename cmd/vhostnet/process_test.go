@@ -56,7 +56,8 @@ func prepare(t *testing.T, extra []*os.File, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), reexec)
+	// The race detector would sleep for a second at each exit.
+	cmd.Env = append(os.Environ(), reexec, "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = extra
 	return cmd
 }
