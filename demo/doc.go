@@ -6,5 +6,6 @@
 //
 // Every step measures two kinds of traffic in turn. Under load, frames are sent
 // one at a time at a steady rate, and packets and notifications are counted. In
-// between, single frames go back and forth, which gives the round-trip time.
+// between, single frames go back and forth, which gives the round-trip time. The
+// driver behaves like a guest that learns of frames by interrupt only.
 package demo

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync/atomic"
 	"time"
 
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/driver"
 )
@@ -18,6 +18,9 @@ const (
 	// rate is how many packets per second are sent under load on all queue
 	// pairs together: few enough for a device that notifies of each one.
 	rate = 100_000
+	// inHand is how many frames the device may have to work on per queue pair.
+	// One would make both sides wait for each other.
+	inHand = 2
 	// budget is how many frames are received at once, as NAPI does.
 	budget = 64
 	// drainTime is how long to wait for frames that are still on their way.
@@ -79,30 +82,21 @@ func (l *load) warmUp(d time.Duration) error {
 	return l.ping(d / 2)
 }
 
-// run sends at the set rate for the given time, on all pairs in turn, and counts
-// what comes back. One goroutine sends on all of them, one per pair receives.
+// run is a guest with one processor that sends at the set rate for the given
+// time, on all pairs in turn, and serves interrupts in between. It does not run
+// ahead of the device: what the device gets to see is one or two frames at a time,
+// however fast or slow the machine is, so that how many it announces at once is
+// its own decision.
 func (l *load) run(d time.Duration) error {
 	before := make([]flow, len(l.flows))
 	for i := range l.flows {
 		f := &l.flows[i]
-		f.pair.RX.Settle()
-		f.pair.TX.Settle()
+		f.arm()
 		before[i].packets, before[i].notifications = f.count()
 	}
-	var stop atomic.Bool
-	ended := make(chan error, len(l.flows))
-	for i := range l.flows {
-		go func() { ended <- l.flows[i].receiveUntil(&stop) }()
-	}
 	err := l.send(d)
-	stop.Store(true)
-	for range l.flows {
-		err = errors.Join(err, <-ended)
-	}
 	for i := range l.flows {
 		f := &l.flows[i]
-		f.pair.RX.Settle()
-		f.pair.TX.Settle()
 		packets, notifications := f.count()
 		f.packets += packets - before[i].packets
 		f.notifications += notifications - before[i].notifications
@@ -116,61 +110,109 @@ func (f *flow) count() (packets, notifications uint64) {
 	return rx.Packets, rx.Notifications + tx.Notifications
 }
 
-// send is the transmitting side: it sends each packet on its own when it is due,
-// and yields in between. A device that falls behind makes it send less.
+// send sends for the given time and then waits for what is still on its way.
 func (l *load) send(d time.Duration) error {
 	const gap = time.Second / rate
 	start := time.Now()
 	due := time.Duration(0)
-	for i := 0; ; i++ {
-		now := time.Since(start)
-		for now < due {
-			runtime.Gosched()
-			now = time.Since(start)
+	for i := 0; ; {
+		if err := l.serve(); err != nil {
+			return err
 		}
+		now := time.Since(start)
 		if now >= d {
-			return nil
+			break
+		}
+		f := &l.flows[i%len(l.flows)]
+		if now < due || !f.clear() {
+			yield()
+			continue
 		}
 		// Time that was lost is not made up for: a burst would not be a steady rate.
 		due = max(due, now-gap) + gap
-		f := &l.flows[i%len(l.flows)]
-		switch err := f.pair.TX.Send(f.frame[:]); {
-		case errors.Is(err, driver.ErrFull):
-			if _, err := f.pair.TX.Wait(drainTime); err != nil {
-				return err
-			}
-			continue
-		case err != nil:
+		if err := f.transmit(); err != nil {
 			return err
 		}
-		f.pair.TX.Flush()
-		f.transmitted()
+		i++
 	}
+	for end := time.Now().Add(drainTime); !l.quiet() && time.Now().Before(end); yield() {
+		if err := l.serve(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// transmitted does what a kernel's driver does after it has sent: free buffers
-// when the device has notified, and ask for the next notification.
-func (f *flow) transmitted() {
-	if f.pair.TX.Reclaim() > 0 {
-		f.pair.TX.Settle()
-	}
-	f.pair.TX.Arm()
+// yield lets others have the processor: this process's goroutines, and threads
+// that wait for it, the device's perhaps.
+func yield() {
+	runtime.Gosched()
+	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }
 
-// receiveUntil is the receiving side: it polls as long as there are frames and
-// otherwise sleeps until the device notifies, as NAPI does. After stop it takes
-// in what is still on its way.
-func (f *flow) receiveUntil(stop *atomic.Bool) error {
+// serve handles the interrupts that have come.
+func (l *load) serve() error {
+	for i := range l.flows {
+		p := l.flows[i].pair
+		if p.RX.Settle() > 0 {
+			l.flows[i].poll()
+		}
+		if p.TX.Settle() > 0 {
+			p.TX.Reclaim()
+			p.TX.Arm()
+		}
+		if err := errors.Join(p.RX.Err(), p.TX.Err()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// poll receives until there is nothing left and asks for the next interrupt, as
+// NAPI does.
+func (f *flow) poll() {
 	for {
-		n := f.pair.RX.Receive(f.receive)
-		if n == len(f.receive) {
-			continue
+		for f.pair.RX.Receive(f.receive) > 0 {
 		}
-		ending := stop.Load()
-		if ready, err := f.pair.RX.Wait(drainTime); err != nil || (!ready && ending) {
-			return err
+		if !f.pair.RX.Arm() {
+			return
 		}
 	}
+}
+
+// arm asks for interrupts, with nothing left from before.
+func (f *flow) arm() {
+	f.poll()
+	f.pair.RX.Settle()
+	f.pair.TX.Settle()
+}
+
+// clear tells whether the device can be given another frame.
+func (f *flow) clear() bool {
+	f.pair.TX.Reclaim()
+	return f.pair.TX.Outstanding() < inHand
+}
+
+// transmit sends one frame and asks for an interrupt when it is done with, as a
+// kernel's driver does.
+func (f *flow) transmit() error {
+	if err := f.pair.TX.Send(f.frame[:]); err != nil {
+		return err
+	}
+	f.pair.TX.Flush()
+	f.pair.TX.Arm()
+	return nil
+}
+
+// quiet tells whether every frame has come back.
+func (l *load) quiet() bool {
+	for i := range l.flows {
+		p := l.flows[i].pair
+		if p.RX.Counters().Packets < p.TX.Counters().Packets {
+			return false
+		}
+	}
+	return true
 }
 
 // ping sends single frames on the pairs in turn for the given time and records

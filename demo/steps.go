@@ -22,10 +22,10 @@ type limits struct{ usecs, frames uint32 }
 // and gives a row for each pair.
 var steps = []setting{
 	{name: "off", withoutControl: true},
-	{name: "rx 16us/16", rx: limits{16, 16}},
+	{name: "rx 64us/64", rx: limits{64, 64}},
 	{name: "rx+tx 64us/64", rx: limits{64, 64}, tx: limits{64, 64}},
-	{name: "rx+tx 256us/64", rx: limits{256, 64}, tx: limits{256, 64}},
-	{name: "per queue", rx: limits{256, 64}, tx: limits{256, 64}, perQueue: true},
+	{name: "rx+tx 500us/64", rx: limits{500, 64}, tx: limits{500, 64}},
+	{name: "per queue", rx: limits{500, 64}, tx: limits{500, 64}, perQueue: true},
 }
 
 // apply sends the setting's control commands.

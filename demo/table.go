@@ -21,8 +21,9 @@ func newTable(w io.Writer, live bool) *table { return &table{w: w, live: live} }
 const rowFormat = "%-16s %9s %9s %10s %10s %9s %9s %9s\n"
 
 func (t *table) head(d *driver.Driver) {
-	fmt.Fprintf(t.w, "A vhost-user device with the echo port and a virtio-net driver in one process; %d queue pairs, %s.\n\n",
-		d.QueuePairs(), "limits set through the control queue")
+	fmt.Fprintf(t.w, "A vhost-user device with the echo port and a virtio-net driver in one process, %d queue pairs.\n"+
+		"The driver sets the limits (microseconds/frames) through the control queue. Notifications\n"+
+		"are for received and for transmitted frames; rtt is that of a single frame.\n\n", d.QueuePairs())
 	fmt.Fprintf(t.w, rowFormat, "step", "rx us/fr", "tx us/fr", "packets/s", "notif/s", "pkt/notif", "rtt p50", "rtt p99")
 	fmt.Fprintln(t.w, strings.Repeat("-", 88))
 }

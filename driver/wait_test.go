@@ -86,6 +86,34 @@ func TestNotificationsAreExact(t *testing.T) {
 	}
 }
 
+// TestWaitCall: a driver that learns of frames by interrupt sleeps although the
+// ring has one, until it is notified.
+func TestWaitCall(t *testing.T) {
+	d := newOffline(t, Config{QueueSize: 8}, modern)
+	dev, rx := newDumbDevice(t, d, 0), d.Pair(0).RX
+	if rx.Arm() {
+		t.Fatal("a frame before there is any")
+	}
+	dev.frame(12, pattern(60, 1))
+	if ready, err := rx.WaitCall(time.Millisecond); ready || err != nil {
+		t.Fatalf("not notified: ready %v, error %v", ready, err)
+	}
+	if !rx.Arm() {
+		t.Fatal("Arm does not see the frame")
+	}
+	dev.ring()
+	if ready, err := rx.WaitCall(never); !ready || err != nil {
+		t.Fatalf("notified: ready %v, error %v", ready, err)
+	}
+	if c := rx.Counters(); c.Notifications != 1 || c.Wakeups != 1 || c.Spurious != 0 {
+		t.Errorf("counters %+v", c)
+	}
+	d.Interrupt()
+	if _, err := rx.WaitCall(never); !errors.Is(err, ErrClosed) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
 // TestSuppression walks a queue through polling and waiting over several wraps,
 // and lets the device decide after random spans: never a notification while the
 // driver polls, always one when it waits.
