@@ -18,7 +18,7 @@ import (
 // TestMain makes the test program its own child process, as the real one is.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "--serve" {
-		if err := serveChild(context.Background(), os.Args[2]); err != nil {
+		if err := serveChild(os.Args[2]); err != nil {
 			_, _ = io.WriteString(os.Stderr, err.Error()+"\n")
 			os.Exit(1)
 		}

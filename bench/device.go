@@ -78,15 +78,16 @@ func startInProcess(ctx context.Context, c benchCase, back *os.File) (func() err
 	return func() error { return <-done }, nil
 }
 
-// serveChild is the child process.
-func serveChild(ctx context.Context, port string) error {
+// serveChild is the child process. It ends with its connection only, so that an
+// interrupt from the keyboard, which goes to both processes, is the parent's affair.
+func serveChild(port string) error {
 	f := os.NewFile(connFD, "connection")
 	conn, err := unixConn(f)
 	_ = f.Close()
 	if err != nil {
 		return err
 	}
-	return serve(ctx, port, conn)
+	return serve(context.Background(), port, conn)
 }
 
 // serve runs a device until its connection ends.

@@ -41,7 +41,7 @@ func main() {
 
 func run(ctx context.Context, o *options, out, progress io.Writer) error {
 	if o.Serve != "" {
-		return serveChild(ctx, o.Serve)
+		return serveChild(o.Serve)
 	}
 	if o.Repeats < 1 || o.Duration <= 0 {
 		return fmt.Errorf("%d repeats of %v: want at least one of some length", o.Repeats, o.Duration)

@@ -233,6 +233,53 @@ func TestConfigurationThatDoesNotFit(t *testing.T) {
 	}
 }
 
+// TestBothSidesCountTheSame compares the driver's counters with the device's, in
+// the middle of a life in which both sleep and wake each other a lot.
+func TestBothSidesCountTheSame(t *testing.T) {
+	front, back := socketPair(t)
+	dev, wait := serve(context.Background(), t, back, netdev.Config{QueuePairs: 2})
+	d, err := driver.New(front, driver.Config{QueuePairs: 2})
+	if err != nil {
+		t.Fatal(errors.Join(err, wait()))
+	}
+	if err := d.SetVQCoalesce(2, 50, 8); err != nil {
+		t.Error(err)
+	}
+	for pair := range 2 {
+		echo(t, d, pair, 1514)
+		p := d.Pair(pair)
+		if _, err := p.TX.Wait(20 * time.Second); err != nil {
+			t.Error(err)
+		}
+		p.TX.Reclaim()
+	}
+	// GET_VRING_BASE makes the device announce what it holds back, and nothing
+	// after that.
+	for i := range 4 {
+		if _, err := d.Frontend().GetVringBase(i); err != nil {
+			t.Error(err)
+		}
+	}
+	queues := dev.Snapshot().Queues
+	for pair := range 2 {
+		p := d.Pair(pair)
+		p.RX.Settle()
+		p.TX.Settle()
+		for i, c := range []driver.Counters{p.RX.Counters(), p.TX.Counters()} {
+			q := queues[2*pair+i]
+			if c.Packets != 600 || q.Packets != c.Packets || q.Bytes != c.Bytes || q.Calls != c.Notifications {
+				t.Errorf("virtqueue %d: driver %+v, device %+v", q.Index, c, q)
+			}
+			if i == 0 && c.Notifications == 0 {
+				t.Errorf("virtqueue %d: no notifications", q.Index)
+			}
+		}
+	}
+	if err := errors.Join(d.Close(), wait()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNothingIsLeftBehind counts descriptors over a few lives.
 func TestNothingIsLeftBehind(t *testing.T) {
 	live := func() {
