@@ -182,6 +182,16 @@ func failure(t *testing.T, extra []*os.File, args ...string) (int, string) {
 	return code, p.log()
 }
 
+// mapped counts the process's mappings of guest memory.
+func (p *process) mapped() int {
+	p.t.Helper()
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/maps")
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return bytes.Count(b, []byte("/memfd:"))
+}
+
 func socket(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "s")
