@@ -63,9 +63,9 @@ func testProbe(t *testing.T, ctx context.Context, r *rig) {
 	})
 	for _, f := range []string{
 		"VIRTIO_NET_F_CTRL_VQ", "VIRTIO_NET_F_MQ", "VIRTIO_NET_F_NOTF_COAL", "VIRTIO_NET_F_VQ_NOTF_COAL",
-		"VIRTIO_NET_F_MRG_RXBUF", "VIRTIO_F_VERSION_1", "VIRTIO_RING_F_EVENT_IDX",
+		"VIRTIO_NET_F_MRG_RXBUF", "VIRTIO_F_VERSION_1", "VIRTIO_F_EVENT_IDX",
 	} {
-		if !slices.ContainsFunc(d.NegotiatedFeatures, func(n string) bool { return strings.HasSuffix(f, n) || strings.HasSuffix(n, f) }) {
+		if !slices.Contains(d.NegotiatedFeatures, f) {
 			t.Errorf("%s was not negotiated: %v", f, d.NegotiatedFeatures)
 		}
 	}

@@ -62,7 +62,9 @@ func writeInitramfs(to string, c Config) error {
 		}
 	}
 	files := append([]provision.File{
-		{Name: "init", From: c.Agent}, {Name: "bin/vsock-get", Link: "/init"},
+		{Name: "init", From: c.Agent},
+		{Name: "bin/vsock-get", Link: "/init"},
+		{Name: "bin/udp-sink", Link: "/init"},
 	}, c.Files...)
 	if err := provision.WriteArchive(f, files...); err != nil {
 		return err

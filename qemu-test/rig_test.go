@@ -27,6 +27,9 @@ type rig struct {
 	backend *Backend
 	guest   *Guest
 	config  BackendConfig
+	// owner is the test that the programs live as long as; a subtest may start
+	// some of them anew.
+	owner *testing.T
 }
 
 // backendBinary builds the command once.
@@ -50,7 +53,7 @@ func shortDir(t *testing.T) string {
 // newRig boots a guest of a lane with a number of queue pairs.
 func newRig(t *testing.T, ctx context.Context, c Config, args ...string) *rig {
 	t.Helper()
-	r := &rig{}
+	r := &rig{owner: t}
 	binary, err := backendBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -80,10 +83,10 @@ func (r *rig) startBackend(t *testing.T, ctx context.Context) {
 		t.Fatal(err)
 	}
 	r.backend = b
-	t.Cleanup(func() {
+	r.owner.Cleanup(func() {
 		b.Close()
-		if t.Failed() {
-			t.Logf("vhostnet:\n%s", b.Log.Tail(60))
+		if r.owner.Failed() {
+			r.owner.Logf("vhostnet:\n%s", b.Log.Tail(60))
 		}
 	})
 }

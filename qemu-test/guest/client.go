@@ -16,10 +16,31 @@ import (
 
 // client is what the same binary does when a script starts it by another name.
 func client(name string, args []string) error {
-	if name == "vsock-get" {
+	switch name {
+	case "vsock-get":
 		return vsockGet(args)
+	case "udp-sink":
+		return udpSink(args)
 	}
 	return fmt.Errorf("guest: nothing to do under the name %q", name)
+}
+
+// udpSink takes datagrams and forgets them, so that nobody refuses them.
+func udpSink(args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: udp-sink PORT")
+	}
+	conn, err := net.ListenPacket("udp4", ":"+args[0])
+	if err != nil {
+		return fmt.Errorf("udp-sink: %w", err)
+	}
+	defer conn.Close()
+	buffer := make([]byte, 64<<10)
+	for {
+		if _, _, err := conn.ReadFrom(buffer); err != nil {
+			return fmt.Errorf("udp-sink: %w", err)
+		}
+	}
 }
 
 // vsockGet reads an HTTP resource over the loopback vsock (CID 1).
