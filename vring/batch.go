@@ -1,7 +1,5 @@
 package vring
 
-import "github.com/vhostnet/vhostnet/guestmem"
-
 // Fault says what is wrong with a chain. The zero value is nothing.
 type Fault uint8
 
@@ -29,12 +27,14 @@ func (f Fault) String() string {
 type Chain struct {
 	// ID is what the driver calls it: the index of its first descriptor.
 	ID uint16
-	// Count is how many descriptors of the ring it takes, at least 1.
+	// Count is how many descriptors of the ring it takes, at least 1; those in an
+	// indirect table take none. Of a faulty chain it is how many were followed.
 	Count uint16
 	// Fault is not FaultNone if the chain breaks the rules; it has no segments
 	// then, and is to be completed with 0.
 	Fault Fault
-	// ReadLen and WriteLen are the bytes in its readable and writable segments.
+	// ReadLen and WriteLen are the bytes in its readable and writable segments:
+	// sums of 32-bit lengths, which may be more than 32 bits.
 	ReadLen, WriteLen uint64
 
 	start, mid, end uint32 // segments in the batch
@@ -45,18 +45,13 @@ type Chain struct {
 type Batch struct {
 	Chains []Chain
 	segs   [][]byte
-	limit  int
 }
 
 // NewBatch returns a batch for up to chains chains with up to segs segments in
-// all. A chain that has more segments than that is faulty.
+// all. A buffer counts once for each memory region that it lies in. A chain that
+// has more segments than an empty batch holds is faulty.
 func NewBatch(chains, segs int) *Batch {
-	return &Batch{
-		Chains: make([]Chain, 0, chains),
-		// One descriptor more may be split at each border of a region.
-		segs:  make([][]byte, 0, segs+guestmem.MaxSlots),
-		limit: segs,
-	}
+	return &Batch{Chains: make([]Chain, 0, chains), segs: make([][]byte, 0, segs)}
 }
 
 // Reset forgets all chains.

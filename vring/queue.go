@@ -17,6 +17,9 @@ var (
 	ErrConfig = errors.New("vring: bad configuration")
 	// ErrBroken: the driver broke the ring. [*BrokenError] says how.
 	ErrBroken = errors.New("vring: broken")
+	// ErrDetached: the ring has no memory, since its addresses are not in the
+	// memory map it was moved to, or since it was stopped.
+	ErrDetached = errors.New("vring: ring has no memory")
 )
 
 // BrokenError says why a ring is broken. It is an [ErrBroken].
@@ -47,19 +50,29 @@ type State struct {
 }
 
 // Queue is the device side of one virtqueue. It belongs to one goroutine, and
-// allocates nothing once activated.
+// allocates nothing once activated. Its methods read and write guest memory and
+// may fault; callers run them in [guestmem.CatchFaults] and give what that
+// returns to Break.
+//
+// A broken queue stays broken until it is stopped: Pop says why, and the other
+// methods touch neither the driver's memory nor the indices that State reports.
 type Queue interface {
 	// Size returns the number of descriptors.
 	Size() int
 	// Pop appends up to limit chains to b and returns how many. It returns fewer
-	// when the driver has no more or b is full. The error is an ErrBroken, and
-	// then no chain was popped.
+	// when the driver has no more, when b is full, and after long chains, to keep
+	// a burst short; 0 only if there are none or b is full. The error is an
+	// ErrBroken, or ErrDetached, and then no chain was popped.
+	//
+	// Chains that break the rules come with a Fault. They are completed with 0,
+	// which gives the driver its descriptors back.
 	Pop(b *Batch, limit int) (int, error)
-	// Unpop gives back the last n chains that were popped and not completed.
+	// Unpop gives back the last n chains that were popped and not completed; the
+	// next Pop meets them again.
 	Unpop(n int)
-	// Complete gives a chain back with the number of bytes written to it. The
-	// driver sees it only after Publish. Chains are completed in the order in
-	// which they were popped.
+	// Complete gives a chain back with the number of bytes written to it, at most
+	// its WriteLen. The driver sees it only after Publish. Chains are completed
+	// in the order in which they were popped.
 	Complete(c *Chain, written uint32)
 	// Publish makes all completed chains visible with one store.
 	Publish()
@@ -68,8 +81,9 @@ type Queue interface {
 	// NeedSignal decides whether the driver is to be notified of what was
 	// published since the last decision (virtio 1.4, "Used Buffer Notification
 	// Suppression"). A false is a decision too: the driver has asked for no
-	// notification of what was published so far. The first decision after
-	// activation is always true.
+	// notification of what was published so far. With EVENT_IDX the first
+	// decision after activation is always true, since what the driver was told
+	// before is not known.
 	NeedSignal() bool
 	// Unsignalled returns how many chains were published since the last decision.
 	Unsignalled() int
@@ -78,7 +92,7 @@ type Queue interface {
 	// false without EVENT_IDX.
 	DriverEvent() (idx uint16, moved bool)
 	// AvailCount returns how many chains the driver has made available that are
-	// not popped, at most Size.
+	// not popped, at most Size. It is not 0 if Pop would break the ring.
 	AvailCount() int
 	// InFlight returns how many chains are popped and not completed.
 	InFlight() int
@@ -87,20 +101,23 @@ type Queue interface {
 	// EnableKicks asks the driver to notify, and reports whether it has made
 	// chains available meanwhile, for which it will not.
 	EnableKicks() (more bool)
-	// Rebind moves the ring to another memory map; its addresses are translated
-	// anew, its indices kept. No popped chain may be outstanding. On error the
-	// ring has no memory: nothing but Rebind, SetAddr, Broken, Break and Stop may
-	// be called until one of the first two succeeds.
+	// Rebind moves the ring to another memory map, of which it takes a reference;
+	// its addresses are translated anew, its indices kept. No popped chain may be
+	// outstanding. On error, which wraps [ErrConfig], the ring lets go of the old
+	// map as well and has no memory until another Rebind, or SetAddr, succeeds.
 	Rebind(m *guestmem.Map) error
-	// SetAddr changes the ring's addresses, with the same effect on error, except
-	// that a ring which had memory keeps it.
+	// SetAddr changes the ring's addresses, which have the meaning of those in
+	// [Config]. On error, which wraps [ErrConfig], nothing changes.
 	SetAddr(desc, driver, device uint64) error
 	// Broken returns nil, or an ErrBroken.
 	Broken() error
 	// Break makes the ring broken, for a reason found outside of it. The first
 	// reason stays.
 	Break(reason error)
-	// Stop ends the ring's life and lets go of the memory map.
+	// Stop ends the ring's life and lets go of the memory map. It does not touch
+	// guest memory. Chains that were popped and not completed count as given
+	// back, and so do those completed and not published: the driver has not been
+	// told of either.
 	Stop() State
 }
 
@@ -108,9 +125,9 @@ type Queue interface {
 // from c.Base on. It takes a reference to m. Errors wrap [ErrConfig]. It reads
 // guest memory, so it may fault.
 //
-// A base that lies behind the used index, which front-ends send when they lost
-// track of a back-end that died, is not believed: what was used is not used
-// twice.
+// The used index goes on from where it is in memory. A base that lies behind it,
+// which front-ends send when they lost track of a back-end that died, is not
+// believed: what was used is not used twice.
 func Activate(m *guestmem.Map, c Config) (Queue, error) {
 	if c.Features.Has(virtio.FeatureRingPacked) {
 		return nil, fmt.Errorf("%w: packed rings are not supported", ErrConfig)

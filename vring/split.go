@@ -19,35 +19,46 @@ const (
 	usedElemSize = 8
 )
 
-// memory is the ring's three areas.
+// memory is the ring's three areas: those fields that both sides change at any
+// time as views, what an index publishes as words. The zero memory is none.
 type memory struct {
-	desc, avail, used guestmem.View
+	avail, used guestmem.View
+	// desc has two words a descriptor: the address, and from bit 0 on the length,
+	// flags (bit 32) and next (bit 48).
+	desc []uint64
+	// heads are the entries of the available ring.
+	heads []uint16
+	// elems has two words for each element of the used ring: ID and length.
+	elems []uint32
 }
 
-// split is a split virtqueue.
+// split is a split virtqueue. Its fields belong to the goroutine that calls it.
 type split struct {
-	m *guestmem.Map
 	memory
-	cfg      Config
-	size     int
-	mask     uint16
-	eventIdx bool
-
+	// cur finds buffers, tables indirect tables, which may lie elsewhere.
+	cur, tables guestmem.Cursor
+	mask        uint16
 	// next is the next available entry to pop; done is where the next used
 	// element goes; published is the used index that the driver sees.
 	next, done, published uint16
 	// flags is the device's used.flags, which shares its word with the index.
-	flags uint16
-	// decided is the used index at the last decision about a notification,
-	// span how much was published since; decided means nothing while first.
+	flags    uint16
+	eventIdx bool
+	indirect bool // INDIRECT_DESC was negotiated
+	first    bool // no decision about a notification was made yet
+	// decided is the used index at the last such decision, span how much was
+	// published since.
 	decided uint16
 	span    uint32
-	first   bool
 	event   uint16 // as last returned by DriverEvent
-	flight  int
-	broken  error
+	size    int
+	flight  int   // chains popped and not completed
+	links   int   // descriptors followed in this burst, of unusual chains only
+	idle    error // why there is nothing to do: broken, or ErrDetached
 
-	pieces [guestmem.MaxSlots + 1][]byte // of an indirect descriptor across regions
+	m      *guestmem.Map
+	cfg    Config
+	broken error
 }
 
 func newSplit(m *guestmem.Map, c Config) (*split, error) {
@@ -61,23 +72,37 @@ func newSplit(m *guestmem.Map, c Config) (*split, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &split{
-		m: m.Retain(), memory: mem, cfg: c, size: c.Size, mask: uint16(c.Size - 1),
+	used, avail := mem.used.Load16(offIdx), mem.avail.Load16(offIdx)
+	return &split{
+		m: m.Retain(), memory: mem, cur: guestmem.NewCursor(m), tables: guestmem.NewCursor(m),
+		cfg: c, size: c.Size, mask: uint16(c.Size - 1),
 		eventIdx: c.Features.Has(virtio.FeatureEventIdx),
-		next:     uint16(c.Base), first: true,
+		indirect: c.Features.Has(virtio.FeatureIndirectDesc),
+		next:     start(c, used, avail),
+		done:     used, published: used, first: true,
+	}, nil
+}
+
+// start returns the first available entry to process. It is the base, unless
+// entries from there on have been used already: then the used index lies between
+// the base and the available index, or the base is not possible at all and the
+// used index is. A used index of 0 proves nothing, since it is what fresh memory
+// has.
+func start(c Config, used, avail uint16) uint16 {
+	base := uint16(c.Base)
+	waiting, behind := avail-base, used-base
+	switch {
+	case used == 0 || behind == 0:
+	case int(waiting) <= c.Size && behind <= waiting,
+		int(waiting) > c.Size && int(avail-used) <= c.Size:
+		return used
 	}
-	used := q.used.Load16(offIdx)
-	q.done, q.published = used, used
-	behind, ahead := used-q.next, q.avail.Load16(offIdx)-q.next
-	if behind != 0 && int(behind) <= q.size && behind <= ahead && int(ahead) <= q.size {
-		q.next = used
-	}
-	return q, nil
+	return base
 }
 
 // locate finds a ring's areas in the front-end's memory.
 func locate(m *guestmem.Map, c Config) (memory, error) {
-	var bytes [3][]byte
+	var areas [3][]byte
 	for i, a := range [...]struct {
 		name        string
 		addr, align uint64
@@ -94,65 +119,42 @@ func locate(m *guestmem.Map, c Config) (memory, error) {
 		case a.addr&(a.align-1) != 0 || !guestmem.Aligned(b, uintptr(a.align)):
 			return memory{}, fmt.Errorf("%w: %s at %#x is not aligned to %d bytes", ErrConfig, a.name, a.addr, a.align)
 		}
-		bytes[i] = b
+		areas[i] = b
 	}
-	return memory{guestmem.NewView(bytes[0]), guestmem.NewView(bytes[1]), guestmem.NewView(bytes[2])}, nil
+	desc, avail, used := areas[0], areas[1], areas[2]
+	return memory{
+		avail: guestmem.NewView(avail),
+		used:  guestmem.NewView(used),
+		desc:  guestmem.Words64(desc),
+		heads: guestmem.Words16(avail[offRing:][:2*c.Size]),
+		elems: guestmem.Words32(used[offRing:][:usedElemSize*c.Size]),
+	}, nil
 }
 
 func (q *split) Size() int { return q.size }
 
-// errIndex and errHead are why a driver's ring is broken.
-var (
-	errIndex = errors.New("the available index moved by more than the ring has")
-	errHead  = errors.New("an available entry is not a descriptor of the ring")
-)
-
-func (q *split) Pop(b *Batch, limit int) (int, error) {
-	if q.broken != nil {
-		return 0, q.broken
-	}
-	n := int(q.avail.Load16(offIdx) - q.next)
-	if n > q.size {
-		q.Break(errIndex)
-		return 0, q.broken
-	}
-	n = min(n, limit, cap(b.Chains)-len(b.Chains))
-	for i := range n {
-		head := q.avail.Load16(offRing + 2*int(q.next&q.mask))
-		if int(head) >= q.size {
-			if i == 0 {
-				q.Break(errHead)
-				return 0, q.broken
-			}
-			return i, nil // the next Pop meets it first
-		}
-		if !q.walk(b, head) {
-			return i, nil
-		}
-		q.next++
-		q.flight++
-	}
-	return n, nil
-}
-
 func (q *split) Unpop(n int) {
+	n = min(n, q.flight)
 	q.next -= uint16(n)
 	q.flight -= n
 }
 
 func (q *split) Complete(c *Chain, written uint32) {
-	at := offRing + usedElemSize*int(q.done&q.mask)
-	q.used.Put32(at, uint32(c.ID))
-	q.used.Put32(at+4, written)
+	if q.idle != nil || q.flight == 0 {
+		return
+	}
+	at := 2 * int(q.done&q.mask)
+	q.elems[at] = uint32(c.ID)
+	q.elems[at+1] = uint32(min(uint64(written), c.WriteLen))
 	q.done++
 	q.flight--
 }
 
 func (q *split) Publish() {
-	if n := q.done - q.published; n != 0 {
-		q.span += uint32(n)
+	if n := q.done - q.published; n != 0 && q.idle == nil {
 		q.published = q.done
 		q.storeUsed()
+		q.span += uint32(n)
 	}
 }
 
@@ -166,16 +168,21 @@ func (q *split) storeUsed() {
 func (q *split) Unpublished() int { return int(q.done - q.published) }
 
 func (q *split) NeedSignal() bool {
+	if q.idle != nil {
+		return false
+	}
 	last, span, first := q.decided, q.span, q.first
 	q.decided, q.span, q.first = q.published, 0, false
-	if !q.eventIdx {
+	switch {
+	case span == 0 && !first:
+		return false
+	case !q.eventIdx:
 		return q.avail.Load16(offFlags)&virtio.AvailFNoInterrupt == 0
-	}
-	event := q.usedEvent()
-	if first || span > 0xffff {
+	case first || span > 0xffff:
+		// The indices cannot tell more than 65535 entries from a few.
 		return true
 	}
-	return q.published-event-1 < q.published-last
+	return q.published-q.usedEvent()-1 < q.published-last
 }
 
 func (q *split) usedEvent() uint16 { return q.avail.Load16(offRing + 2*q.size) }
@@ -183,7 +190,7 @@ func (q *split) usedEvent() uint16 { return q.avail.Load16(offRing + 2*q.size) }
 func (q *split) Unsignalled() int { return int(q.span) }
 
 func (q *split) DriverEvent() (idx uint16, moved bool) {
-	if !q.eventIdx {
+	if !q.eventIdx || q.idle != nil {
 		return 0, false
 	}
 	idx = q.usedEvent()
@@ -192,12 +199,17 @@ func (q *split) DriverEvent() (idx uint16, moved bool) {
 	return idx, moved
 }
 
-func (q *split) AvailCount() int { return min(int(q.avail.Load16(offIdx)-q.next), q.size) }
+func (q *split) AvailCount() int {
+	if q.idle != nil {
+		return 0
+	}
+	return min(int(q.avail.Load16(offIdx)-q.next), q.size)
+}
 
 func (q *split) InFlight() int { return q.flight }
 
 func (q *split) DisableKicks() {
-	if !q.eventIdx {
+	if !q.eventIdx && q.idle == nil && q.flags == 0 {
 		q.flags = virtio.UsedFNoNotify
 		q.storeUsed()
 	}
@@ -206,7 +218,13 @@ func (q *split) DisableKicks() {
 }
 
 func (q *split) EnableKicks() bool {
+	if q.idle != nil {
+		return false
+	}
+	// Either store is ordered before the load behind it: of this side and the
+	// driver, which stores its index and then looks here, one sees the other.
 	if q.eventIdx {
+		// The field's neighbour belongs to the driver.
 		q.used.Store16(offRing+usedElemSize*q.size, q.next)
 	} else {
 		q.flags = 0
@@ -216,11 +234,11 @@ func (q *split) EnableKicks() bool {
 }
 
 func (q *split) Rebind(m *guestmem.Map) error {
-	old := q.m
-	q.m = m.Retain()
-	old.Release()
+	m.Retain()
+	q.m.Release()
+	q.m, q.cur, q.tables = m, guestmem.NewCursor(m), guestmem.NewCursor(m)
 	mem, err := locate(m, q.cfg)
-	q.memory = mem
+	q.setMemory(mem)
 	return err
 }
 
@@ -228,23 +246,36 @@ func (q *split) SetAddr(desc, driver, device uint64) error {
 	c := q.cfg
 	c.Desc, c.Driver, c.Device = desc, driver, device
 	mem, err := locate(q.m, c)
-	if err != nil {
-		return err
+	if err == nil {
+		q.cfg = c
+		q.setMemory(mem)
 	}
-	q.cfg, q.memory = c, mem
-	return nil
+	return err
+}
+
+func (q *split) setMemory(mem memory) {
+	q.memory = mem
+	q.idle = q.broken
+	if q.idle == nil && mem.desc == nil {
+		q.idle = ErrDetached
+	}
 }
 
 func (q *split) Broken() error { return q.broken }
 
 func (q *split) Break(reason error) {
 	if q.broken == nil {
+		if reason == nil {
+			reason = errors.New("no reason given")
+		}
 		q.broken = &BrokenError{reason}
+		q.idle = q.broken
 	}
 }
 
 func (q *split) Stop() State {
 	q.m.Release()
-	q.m, q.memory = guestmem.Empty(), memory{}
-	return State{Base: uint32(q.next - uint16(q.flight))}
+	q.m, q.cur, q.tables = guestmem.Empty(), guestmem.Cursor{}, guestmem.Cursor{}
+	q.setMemory(memory{})
+	return State{Base: uint32(q.next - uint16(q.flight) - (q.done - q.published))}
 }

@@ -17,35 +17,13 @@ func (q *split) walk(b *Batch, head uint16) bool {
 	base := uint32(len(b.segs))
 	b.Chains = append(b.Chains, Chain{ID: head, start: base, mid: base, end: base})
 	c := &b.Chains[len(b.Chains)-1]
-	at, fault := head, FaultNone
-	for links := 0; ; links++ {
-		if links == q.size {
-			fault = FaultLength
-			break
-		}
-		c.Count++
-		// The descriptor's two halves are loaded once each.
-		addr := q.desc.Load64(descSize * int(at))
-		rest := q.desc.Load64(descSize*int(at) + 8)
-		flags := uint16(rest >> 32)
-		if flags&virtio.DescFIndirect != 0 {
-			fault = q.indirect(b, c, addr, uint32(rest), flags)
-			break
-		}
-		if fault = q.add(b, c, addr, uint32(rest), flags); fault != FaultNone || flags&virtio.DescFNext == 0 {
-			break
-		}
-		if at = uint16(rest >> 48); int(at) >= q.size {
-			fault = FaultNext
-			break
-		}
-	}
+	fault := q.follow(b, c)
 	if fault == FaultNone {
 		return true
 	}
 	clear(b.segs[base:])
 	b.segs = b.segs[:base]
-	if fault == FaultSegments && len(b.Chains) > 1 {
+	if fault == FaultSegments && base > 0 {
 		b.Chains = b.Chains[:len(b.Chains)-1]
 		return false
 	}
@@ -53,48 +31,85 @@ func (q *split) walk(b *Batch, head uint16) bool {
 	return true
 }
 
-// add appends one buffer to a chain.
-func (q *split) add(b *Batch, c *Chain, addr uint64, n uint32, flags uint16) Fault {
-	write := flags&virtio.DescFWrite != 0
-	switch {
-	case n == 0:
-		return FaultNone // legal filler, wherever it points
-	case !write && c.WriteLen != 0:
-		return FaultOrder
-	case len(b.segs) >= b.limit:
-		return FaultSegments
+// follow appends the buffers of a chain. The driver can make a loop of its links,
+// so they are counted.
+func (q *split) follow(b *Batch, c *Chain) Fault {
+	at := uint(c.ID)
+	for range q.size {
+		if 2*at+1 >= uint(len(q.desc)) {
+			return FaultNext
+		}
+		// The descriptor's two halves are read once each.
+		addr, rest := q.desc[2*at], q.desc[2*at+1]
+		flags := uint16(rest >> 32)
+		c.Count++
+		q.links++
+		if flags&virtio.DescFIndirect != 0 {
+			return q.followTable(b, c, addr, uint32(rest), flags)
+		}
+		if f := q.add(b, c, addr, uint32(rest), flags); f != FaultNone || flags&virtio.DescFNext == 0 {
+			return f
+		}
+		at = uint(rest >> 48)
 	}
-	segs, ok := q.m.AppendSlices(b.segs, addr, uint64(n))
-	if !ok {
+	return FaultLength
+}
+
+// add appends one buffer to a chain.
+func (q *split) add(b *Batch, c *Chain, addr uint64, length uint32, flags uint16) Fault {
+	if length == 0 {
+		return FaultNone // legal filler, wherever it points
+	}
+	n := uint64(length)
+	write := flags&virtio.DescFWrite != 0
+	if write {
+		c.WriteLen += n
+	} else {
+		if c.WriteLen != 0 {
+			return FaultOrder
+		}
+		c.ReadLen += n
+	}
+	if n-1 > ^addr {
 		return FaultAddress
 	}
-	b.segs = segs
-	c.end = uint32(len(segs))
-	if write {
-		c.WriteLen += uint64(n)
-	} else {
-		c.ReadLen += uint64(n)
+	for n > 0 {
+		p := q.cur.Prefix(addr, n)
+		if p == nil {
+			return FaultAddress
+		}
+		if len(b.segs) == cap(b.segs) {
+			return FaultSegments
+		}
+		b.segs = append(b.segs, p)
+		addr += uint64(len(p))
+		n -= uint64(len(p))
+	}
+	c.end = uint32(len(b.segs))
+	if !write {
 		c.mid = c.end
 	}
 	return FaultNone
 }
 
-// indirect appends the chain in an indirect table (virtio 1.4, "Indirect
+// followTable appends the chain in an indirect table (virtio 1.4, "Indirect
 // Descriptors"). The table needs no alignment, and the descriptor that refers to
 // it may have the write flag, which means nothing.
-func (q *split) indirect(b *Batch, c *Chain, table uint64, n uint32, flags uint16) Fault {
-	switch {
-	case !q.cfg.Features.Has(virtio.FeatureIndirectDesc), flags&virtio.DescFNext != 0, n == 0, n%descSize != 0:
+func (q *split) followTable(b *Batch, c *Chain, table uint64, length uint32, flags uint16) Fault {
+	if !q.indirect || flags&virtio.DescFNext != 0 || length == 0 || length%descSize != 0 {
 		return FaultIndirect
 	}
-	entries := n / descSize
-	limit := min(int(entries), max(q.size, maxTable))
+	if uint64(length)-1 > ^table {
+		return FaultAddress
+	}
+	entries := length / descSize
 	at := uint32(0)
-	for range limit {
+	for range min(int(entries), max(q.size, maxTable)) {
 		var d [descSize]byte
-		if !q.read(d[:], table+descSize*uint64(at)) {
+		if !q.read(&d, table+descSize*uint64(at)) {
 			return FaultAddress
 		}
+		q.links++
 		flags := binary.LittleEndian.Uint16(d[12:])
 		if flags&virtio.DescFIndirect != 0 {
 			return FaultIndirect
@@ -110,18 +125,15 @@ func (q *split) indirect(b *Batch, c *Chain, table uint64, n uint32, flags uint1
 	return FaultLength
 }
 
-// read copies len(dst) bytes at a guest address, which may cross regions.
-func (q *split) read(dst []byte, gpa uint64) bool {
-	if src, ok := q.m.Slice(gpa, uint64(len(dst))); ok {
-		copy(dst, src)
-		return true
-	}
-	pieces, ok := q.m.AppendSlices(q.pieces[:0], gpa, uint64(len(dst)))
-	if !ok {
-		return false
-	}
-	for _, p := range pieces {
-		dst = dst[copy(dst, p):]
+// read copies a descriptor from a guest address to private memory, once. It may
+// cross regions.
+func (q *split) read(dst *[descSize]byte, gpa uint64) bool {
+	for done := 0; done < descSize; {
+		p := q.tables.Prefix(gpa+uint64(done), uint64(descSize-done))
+		if p == nil {
+			return false
+		}
+		done += copy(dst[done:], p)
 	}
 	return true
 }
