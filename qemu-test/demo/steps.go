@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -51,38 +52,48 @@ func (s *stage) introduce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("device: negotiated %s\n", strings.Join(d.NegotiatedFeatures, " "))
+	fmt.Println("device: negotiated")
+	for names := range slices.Chunk(d.NegotiatedFeatures, 4) {
+		fmt.Println("  " + strings.Join(names, " "))
+	}
 	return nil
+}
+
+// settings are the limits that the loads run under, one after the other. The
+// first is what the driver starts with.
+var settings = []struct{ name, command string }{
+	{"every packet", ""},
+	{"64 us / 64", "ethtool -C eth0 rx-usecs 64 rx-frames 64 tx-usecs 64 tx-frames 64"},
+	{"1000 us / 128", "ethtool -C eth0 rx-usecs 1000 rx-frames 128 tx-usecs 1000 tx-frames 128"},
 }
 
 // allQueues runs the same loads before and after `ethtool -C`.
 func (s *stage) allQueues(ctx context.Context) error {
-	heading("notifications before")
-	if err := s.show(ctx, "ethtool -c eth0 | grep -E '^(rx|tx)-(usecs|frames):'"); err != nil {
-		return err
-	}
-	var rows []row
-	if err := s.loads(ctx, "before", &rows); err != nil {
-		return err
-	}
-	heading("the guest sets limits; they reach the device")
-	for _, command := range []string{
-		"ethtool -C eth0 rx-usecs 64 rx-frames 64 tx-usecs 64 tx-frames 64",
-		"ethtool -c eth0 | grep -E '^(rx|tx)-(usecs|frames):'",
-	} {
-		if err := s.show(ctx, command); err != nil {
+	const read = "ethtool -c eth0 | grep -E '^(rx|tx)-(usecs|frames):'"
+	var passes [][]row
+	for _, set := range settings {
+		if set.command == "" {
+			heading("notifications before the guest sets limits")
+		} else {
+			heading("notifications after the guest has set limits")
+			if err := s.show(ctx, set.command); err != nil {
+				return err
+			}
+		}
+		if err := s.show(ctx, read); err != nil {
 			return err
 		}
+		if err := s.showLimits(ctx); err != nil {
+			return err
+		}
+		rows, err := s.loads(ctx, set.name)
+		if err != nil {
+			return err
+		}
+		passes = append(passes, rows)
 	}
-	if err := s.showLimits(ctx); err != nil {
-		return err
-	}
-	heading("notifications after")
-	if err := s.loads(ctx, "after", &rows); err != nil {
-		return err
-	}
-	heading("before and after")
-	return table(rows)
+	heading("side by side")
+	return table(passes)
 }
 
 // oneQueue sets the limits of one queue pair.
@@ -117,7 +128,7 @@ func (s *stage) showLimits(ctx context.Context) error {
 
 // row is the result of one load.
 type row struct {
-	load, when    string
+	load, limits  string
 	mbits         float64
 	packets       float64 // per second, of the direction of the data
 	notifications float64 // per second, of all queues
@@ -125,7 +136,8 @@ type row struct {
 }
 
 // loads runs iperf3 in both directions, with TCP and with small UDP packets.
-func (s *stage) loads(ctx context.Context, when string, rows *[]row) error {
+func (s *stage) loads(ctx context.Context, limits string) ([]row, error) {
+	var rows []row
 	for _, l := range []struct{ name, args, kind string }{
 		{"TCP guest to host", "", "tx"},
 		{"TCP host to guest", "-R", "rx"},
@@ -134,34 +146,34 @@ func (s *stage) loads(ctx context.Context, when string, rows *[]row) error {
 	} {
 		before, err := s.backend.Device(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		start := time.Now()
 		out, err := s.run(ctx, fmt.Sprintf("iperf3 -J -i 0 -c %s -t %d %s", hostAddress, loadSeconds, l.args))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		seconds := time.Since(start).Seconds()
 		after, err := s.backend.Device(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		rate, err := receivedRate(out)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		data := qemutest.Sum(after, l.kind).Minus(qemutest.Sum(before, l.kind))
 		calls := qemutest.Sum(after, "rx").Minus(qemutest.Sum(before, "rx")).Calls +
 			qemutest.Sum(after, "tx").Minus(qemutest.Sum(before, "tx")).Calls
 		r := row{
-			load: l.name, when: when, mbits: rate / 1e6, packets: float64(data.Packets) / seconds,
+			load: l.name, limits: limits, mbits: rate / 1e6, packets: float64(data.Packets) / seconds,
 			notifications: float64(calls) / seconds, perPacket: float64(data.Calls) / float64(max(data.Packets, 1)),
 		}
-		*rows = append(*rows, r)
+		rows = append(rows, r)
 		fmt.Printf("%-28s %7.1f Mbit/s, %7.0f packets/s, the device sent %6.0f notifications/s\n",
 			r.load, r.mbits, r.packets, r.notifications)
 	}
-	return nil
+	return rows, nil
 }
 
 // receivedRate reads the receiver's rate in bit/s from iperf3's report.
@@ -191,14 +203,14 @@ type rate struct {
 	BitsPerSecond float64 `json:"bits_per_second"`
 }
 
-// table prints the loads with what changed.
-func table(rows []row) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "load\t\tMbit/s\tpackets/s\tnotifications/s\tper packet\t")
-	half := len(rows) / 2
-	for i := range half {
-		for _, r := range []row{rows[i], rows[i+half]} {
-			fmt.Fprintf(w, "%s\t%s\t%.1f\t%.0f\t%.0f\t%.3f\t\n", r.load, r.when, r.mbits, r.packets, r.notifications, r.perPacket)
+// table prints the loads, each under all limits.
+func table(passes [][]row) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "load\tlimits\tMbit/s\tpackets/s\tnotifications/s\tper packet")
+	for i := range passes[0] {
+		for _, pass := range passes {
+			r := pass[i]
+			fmt.Fprintf(w, "%s\t%s\t%.1f\t%.0f\t%.0f\t%.3f\n", r.load, r.limits, r.mbits, r.packets, r.notifications, r.perPacket)
 		}
 	}
 	return w.Flush()
