@@ -5,7 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/virtio"
 	"github.com/vhostnet/vhostnet/vring"
 )
@@ -158,33 +157,4 @@ func FuzzOps(f *testing.F) {
 			}
 		}
 	})
-}
-
-// BenchmarkBurst is the ring's share of moving 64 packets.
-func BenchmarkBurst(b *testing.B) {
-	m, err := guestmem.NewHeap([]guestmem.Region{{Size: memSize, UserAddr: userBase}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer m.Release()
-	d := newModel(b, m, 256, split|virtio.FeatureEventIdx, 0)
-	q := d.activate()
-	for i := range 256 {
-		d.put(i, bufBase+uint64(i)*2048, 72, 0, 0)
-	}
-	batch := vring.NewBatch(64, 256)
-	for i := 0; b.Loop(); i += 64 {
-		b.StopTimer()
-		for j := range uint16(64) {
-			d.offer((uint16(i) + j) % 256)
-		}
-		b.StartTimer()
-		batch.Reset()
-		_, _ = q.Pop(batch, 64)
-		for k := range batch.Chains {
-			q.Complete(&batch.Chains[k], 0)
-		}
-		q.Publish()
-		q.NeedSignal()
-	}
 }

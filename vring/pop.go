@@ -12,6 +12,11 @@ var (
 	errHead  = errors.New("an available entry is not a descriptor of the ring")
 )
 
+// maxLinks is how many descriptors of unusual chains a burst follows before it
+// ends, the chain at hand excepted: what a burst costs must not be the driver's
+// choice. It is above what 64 chains of as many buffers as a GSO frame has need.
+const maxLinks = 2048
+
 func (q *split) Pop(b *Batch, limit int) (int, error) {
 	if q.idle != nil {
 		return 0, q.idle
@@ -44,7 +49,7 @@ func (q *split) Pop(b *Batch, limit int) (int, error) {
 		q.next++
 		q.flight++
 		got++
-		if q.links >= max(q.size, maxTable) {
+		if q.links >= max(q.size, maxLinks) {
 			break
 		}
 	}

@@ -1,6 +1,7 @@
 package vring_test
 
 import (
+	"flag"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -12,20 +13,22 @@ import (
 	"github.com/vhostnet/vhostnet/vring"
 )
 
+// packets is how long the soak is; reference case V09 wants millions now and then.
+var packets = flag.Int("packets", 60_000, "packets in each run of TestSoak")
+
 // TestSoak runs a driver and a device against each other, both of which sleep
 // whenever the protocol says that they will be woken: reference cases V09 and
 // V11. A lost wake-up is a deadlock, which the test runner reports. A torn index
 // breaks the ring or hands out a chain that was not offered.
 func TestSoak(t *testing.T) {
-	const packets = 60_000
 	for _, f := range []virtio.Features{split | virtio.FeatureEventIdx, split} {
 		for _, mem := range []func(testing.TB) *guestmem.Map{heap, memfd} {
 			d := newModel(t, mem(t), 8, f, 65000)
 			q := d.activate()
 			kick, call := make(chan struct{}, 1), make(chan struct{}, 1)
 			var wg sync.WaitGroup
-			wg.Go(func() { soakDriver(d, packets, kick, call) })
-			wg.Go(func() { soakDevice(t, q, packets, kick, call) })
+			wg.Go(func() { soakDriver(d, *packets, kick, call) })
+			wg.Go(func() { soakDevice(t, q, *packets, kick, call) })
 			wg.Wait()
 			if d.usedIdx() != d.idx {
 				t.Errorf("features %s: used %d of %d", f, d.usedIdx(), d.idx)
