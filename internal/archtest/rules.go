@@ -88,6 +88,15 @@ var rules = map[string]rule{
 	"qemu-test/provision":     {why: "it fetches and unpacks: it knows nothing of the device"},
 	"qemu-test/provision/cmd": {ours: []string{"qemu-test/provision"}, why: "it fetches and unpacks: it knows nothing of the device"},
 
+	"internal/scripted": {
+		ours: []string{"virtio", "guestmem", "vhostuser"},
+		why:  "a scripted front-end sees the device from outside only",
+	},
+	"faults": {
+		ours: []string{"virtio", "guestmem", "vhostuser", "netdev", "internal/scripted"},
+		why:  "fault cases run against the built binary",
+	},
+
 	"internal/archtest": {why: "it reads source text"},
 }
 
@@ -105,7 +114,7 @@ var only = map[string]struct {
 	"github.com/mdlayher/vsock":  {[]string{"mgmt", "qemu-test"}, "AF_VSOCK carries the status API and the guests' reports"},
 	"net/http":                   {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
 	"github.com/vishvananda/netns": {
-		[]string{"tap", "driver", "bench", "demo", "qemu-test"},
+		[]string{"tap", "driver", "bench", "demo", "qemu-test", "internal/scripted"},
 		"a network namespace belongs to a thread: the device's threads stay where they are",
 	},
 }
