@@ -41,6 +41,7 @@ test: test-unit test-guest
 # Everything that needs no guest, with the race detector.
 test-unit: deps
 	$(GO) test -race -timeout $(TESTTIME) $$($(GO) list ./... | grep -v /qemu-test$$)
+	$(GO) test -run Alloc ./...
 
 # The guests of qemu-test, one after the other: they need both cores.
 test-guest: deps guests build

@@ -22,6 +22,7 @@ type Driver struct {
 	offer    virtio.Features
 	features virtio.Features
 	protocol vhostuser.ProtocolFeatures
+	bases    []uint32 // of the paused rings
 	config   deviceConfig
 
 	mem   *memory

@@ -15,6 +15,9 @@ import (
 const (
 	// popAhead is how many receive chains the worker takes at once.
 	popAhead = 64
+	// maxCached is over how many buffers a frame can be spread, in a ring that has
+	// as many.
+	maxCached = 1024
 	// maxHold is how long a frame for which the driver has not posted enough
 	// buffers waits for more of them before it is dropped, so that a driver
 	// which never posts enough does not stop its own queue.
@@ -46,9 +49,9 @@ type rxScratch struct {
 	peek    [64]byte
 }
 
-func (s *rxScratch) start(hdrLen int) {
-	if s.batch == nil {
-		s.batch = vring.NewBatch(popAhead*4, maxSegs)
+func (s *rxScratch) start(hdrLen, size int) {
+	if chains := min(size, maxCached) + popAhead; s.batch == nil || cap(s.batch.Chains) < chains {
+		s.batch = vring.NewBatch(chains, maxSegs)
 		s.iov = make([][]byte, 0, maxSegs+1)
 		s.spill = make([]byte, maxFrame+virtio.NetHeaderLen)
 	}
@@ -128,7 +131,7 @@ func (w *worker) relieveRX(now int64) {
 		return
 	}
 	left := r.q.AvailCount() + len(w.rxs.batch.Chains) - w.rxs.head
-	if left < r.q.Size()/4 {
+	if left <= r.q.Size()/4 {
 		r.flush(now, coalesce.ReasonRingPressure)
 	}
 }

@@ -265,7 +265,7 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 	r.mod.Reset()
 	r.mod.SetLimits(nanotime(), r.limits)
 	if r == &w.rx {
-		w.rxs.start(w.hdrLen)
+		w.rxs.start(w.hdrLen, q.Size())
 		w.portReady = true
 	} else {
 		w.txs.start()

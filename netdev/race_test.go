@@ -1,0 +1,5 @@
+//go:build race
+
+package netdev_test
+
+const raceEnabled = true
