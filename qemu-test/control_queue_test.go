@@ -410,4 +410,8 @@ func testPowerOff(t *testing.T, ctx context.Context, r *rig) {
 	if err := r.backend.Stop(ctx); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
+	// A guest that keeps to the rules is no reason for an error.
+	if log := r.backend.Log.String(); strings.Contains(log, "level=error") {
+		t.Errorf("vhostnet logged errors:\n%s", log)
+	}
 }

@@ -39,26 +39,28 @@ func testFewerCalls(t *testing.T, ctx context.Context, r *rig) {
 		if n.Packets < uint64(packets)/2 {
 			t.Fatalf("only %d of %d packets arrived", n.Packets, packets)
 		}
+		// An interrupt never comes without a call; the other queues share the line.
+		if got.interrupts > got.calls+got.calls/4+20 {
+			t.Errorf("%d interrupts for %d receive calls", got.interrupts, got.calls)
+		}
 		return got
 	}
-	none := load(0, 0, 10000, 100*time.Microsecond)
-	long := load(5000, 64, 10000, 100*time.Microsecond)
-	if long.callsPerPacket()*8 > none.callsPerPacket() {
-		t.Errorf("5000/64: calls per packet went from %.4f to %.4f, less than eightfold", none.callsPerPacket(), long.callsPerPacket())
+	// compare repeats a measurement that the machine's other work may have spoiled:
+	// a guest that gets no processor time coalesces by itself.
+	compare := func(usecs, frames, packets int, distance time.Duration, factor float64) {
+		t.Helper()
+		var none, some ratio
+		for range 3 {
+			none, some = load(0, 0, packets, distance), load(usecs, frames, packets, distance)
+			if some.callsPerPacket()*factor <= none.callsPerPacket() && float64(some.interrupts)*factor/2 <= float64(none.interrupts) {
+				return
+			}
+		}
+		t.Errorf("%d/%d: calls per packet went from %.4f to %.4f, wanted a factor of %.1f; the guest's interrupts from %d to %d",
+			usecs, frames, none.callsPerPacket(), some.callsPerPacket(), factor, none.interrupts, some.interrupts)
 	}
-	if long.interrupts*4 > none.interrupts {
-		t.Errorf("5000/64: the guest's interrupts went from %d to %d", none.interrupts, long.interrupts)
-	}
-	// One line serves all of QEMU's queues, so an interrupt can stand for two
-	// calls; it never comes without one.
-	if none.interrupts > none.calls+none.calls/4+20 {
-		t.Errorf("%d interrupts for %d receive calls", none.interrupts, none.calls)
-	}
-	none = load(0, 0, 20000, 40*time.Microsecond)
-	short := load(64, 64, 20000, 40*time.Microsecond)
-	if short.callsPerPacket() > none.callsPerPacket()*0.7 {
-		t.Errorf("64/64: calls per packet went from %.4f to %.4f", none.callsPerPacket(), short.callsPerPacket())
-	}
+	compare(5000, 64, 10000, 100*time.Microsecond, 8)
+	compare(64, 64, 20000, 40*time.Microsecond, 1.5)
 	must(t, ctx, r.guest, "ethtool -C eth0 rx-usecs 0 rx-frames 0; kill $(cat /tmp/sink)")
 }
 

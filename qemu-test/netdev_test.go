@@ -105,7 +105,8 @@ func testNetdevQueuePairs(t *testing.T, ctx context.Context, r *rig) {
 }
 
 // testBackendKilled kills the backend while pings run and starts another one.
-// The guest notices nothing but lost packets.
+// The guest notices nothing but a short loss of carrier. Its kernel can take up
+// to a second to act on the carrier's return, which is in the time given.
 func testBackendKilled(t *testing.T, ctx context.Context, r *rig, within time.Duration) {
 	load, err := r.guest.Go("ping -i 0.1 -c 60 -W 1 "+hostAddress+"; true", time.Minute)
 	if err != nil {
