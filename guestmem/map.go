@@ -213,6 +213,7 @@ func (m *Map) share(but *slot) []slot {
 // Retain takes a reference and returns m. The caller must hold one already.
 func (m *Map) Retain() *Map {
 	if m.refs.Add(1) < 2 {
+		m.refs.Add(-1)
 		panic("guestmem: Map retained that was released")
 	}
 	return m

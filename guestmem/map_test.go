@@ -323,11 +323,12 @@ func TestReferences(t *testing.T) {
 	if n := mapped(t); n != before {
 		t.Errorf("%d mappings left", n-before)
 	}
-	for what, f := range map[string]func(){"Release": m.Release, "Retain": func() { m.Retain() }} {
+	release, retain := m.Release, func() { m.Retain() }
+	for i, f := range []func(){retain, release, retain, release} {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%s of a map that is gone", what)
+					t.Errorf("use %d of a map that is gone", i)
 				}
 			}()
 			f()
