@@ -8,10 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFDs is the most descriptors that a message carries, as many as a memory
-// table has regions.
-const maxFDs = 8
-
 // fdRoom is for how many descriptors there is room when a message is read. Those
 // above it are cut off by the kernel, which closes them.
 const fdRoom = 16
