@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -90,11 +91,11 @@ func (c *conn) fill(b []byte, m *message) (int, error) {
 		if flags&unix.MSG_CTRUNC != 0 {
 			return got, fmt.Errorf("%w: more descriptors than any message has", ErrProtocol)
 		}
+		if n == 0 && err == nil || errors.Is(err, io.EOF) {
+			return got, io.EOF // not in an OpError, for read to tell
+		}
 		if err != nil {
 			return got, err
-		}
-		if n == 0 {
-			return got, io.EOF
 		}
 		got += n
 	}

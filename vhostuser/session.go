@@ -128,6 +128,7 @@ func (s *session) handle(m *message) error {
 	if err != nil {
 		s.refused(m.Request, err)
 	}
+	m.close() // what is confirmed is done, this too
 	return s.reply(m, row.reply, reply, err)
 }
 
