@@ -165,8 +165,13 @@ func (w *worker) nextFrame() (int, bool) {
 		w.rx.c.drop(dropPort, 1)
 		return 0, true
 	default:
-		// The port is gone; its descriptor says so when it is not.
+		// The port is gone. Its descriptor is edge triggered, so it does not
+		// keep the worker awake.
 		w.portReady = false
+		if !w.portGone {
+			w.portGone = true
+			w.log.Error("port has failed; nothing is received from it any more", "port_queue", w.pair, "error", err)
+		}
 		return 0, false
 	}
 	s.heldIn = min(n, room)

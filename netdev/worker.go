@@ -57,6 +57,7 @@ type worker struct {
 	// txBlocked is true after the port would not take a frame.
 	txBlocked    bool
 	portWritable bool // the port's fd is watched for writability
+	portGone     bool // it has failed for good, which was logged
 	quit         bool
 	done         chan struct{}
 
