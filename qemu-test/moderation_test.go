@@ -50,7 +50,7 @@ func testFewerCalls(t *testing.T, ctx context.Context, r *rig) {
 	compare := func(usecs, frames, packets int, distance time.Duration, factor float64) {
 		t.Helper()
 		var none, some ratio
-		for range 3 {
+		for range 5 {
 			none, some = load(0, 0, packets, distance), load(usecs, frames, packets, distance)
 			if some.callsPerPacket()*factor <= none.callsPerPacket() && float64(some.interrupts)*factor/2 <= float64(none.interrupts) {
 				return
