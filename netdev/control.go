@@ -82,6 +82,7 @@ func (k *controller) run() {
 		k.wait(timeout, func(tag int32, _ uint32) {
 			if tag == tagControlKick {
 				k.ring.c.kicks.add(1)
+				k.ring.due = true
 			}
 		})
 	}
@@ -97,7 +98,7 @@ func (k *controller) guard(f func()) {
 // serve answers one burst and reports whether more may be there.
 func (k *controller) serve() bool {
 	r := &k.ring
-	if !r.live() || r.q.Broken() != nil {
+	if !r.live() || !r.served() || r.q.Broken() != nil {
 		return false
 	}
 	k.batch.Reset()
@@ -123,7 +124,8 @@ func (k *controller) serve() bool {
 		r.c.packets.add(uint64(n))
 		return true
 	}
-	return r.enableKicks()
+	r.due = r.enableKicks()
+	return r.due
 }
 
 // answer carries out one command and returns how many bytes of the reply were
@@ -175,7 +177,7 @@ func (k *controller) attach(index int, q vring.Queue, fds ringFDs, f virtio.Feat
 		k.batch = vring.NewBatch(controlBurst, maxSegs)
 	}
 	r := &k.ring
-	r.index, r.q, r.ringFDs, r.polled, r.paused = index, q, fds, fds.kick < 0, false
+	r.index, r.q, r.ringFDs, r.polled, r.paused, r.due = index, q, fds, fds.kick < 0, false, true
 	r.c.why.Store(nil)
 	k.features = f
 	return nil

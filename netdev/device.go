@@ -191,7 +191,8 @@ func (d *Device) controlIndex() int {
 
 // SetFeatures implements [vhostuser.Backend].
 func (d *Device) SetFeatures(f virtio.Features) error {
-	if err := virtio.CheckDependencies(f); err != nil {
+	// A front-end that keeps the control queue to itself accepts MQ without it.
+	if err := virtio.CheckDependencies(f &^ virtio.FeatureMQ); err != nil {
 		d.log.Warn("the driver accepted features without what they depend on", "error", err)
 	}
 	d.mu.Lock()

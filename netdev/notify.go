@@ -19,6 +19,10 @@ type ring struct {
 	paused bool
 	// polled: the front-end sends no kicks (no kick fd).
 	polled bool
+	// due: the driver has announced entries, or may have before the ring came
+	// here. A ring that is disabled is looked at only then: User-Mode Linux
+	// disables the rings of a driver that goes and frees their memory.
+	due bool
 	// kicksOn is true while the driver is asked for kicks.
 	kicksOn bool
 	ringFDs
@@ -126,6 +130,9 @@ func (r *ring) disableKicks() {
 		r.kicksOn = false
 	}
 }
+
+// served tells whether the ring is to be looked at.
+func (r *ring) served() bool { return r.enabled || r.due || r.polled }
 
 // enableKicks asks for kicks and reports whether work appeared meanwhile.
 func (r *ring) enableKicks() bool {

@@ -182,7 +182,7 @@ func (d *Device) SetRingAddr(i int, c vhostuser.RingConfig) (err error) {
 		}
 		w.guard(r, func() {
 			if err = r.q.SetAddr(c.Desc, c.Driver, c.Device); err == nil {
-				r.paused = false
+				r.paused, r.due = false, true
 			}
 		})
 	}, &err)

@@ -126,7 +126,7 @@ func (w *worker) guarded() (moved bool) {
 
 func (w *worker) bursts() bool {
 	moved := false
-	if w.tx.live() && w.tx.q.Broken() == nil && !w.txBlocked {
+	if w.tx.live() && w.tx.served() && w.tx.q.Broken() == nil && !w.txBlocked {
 		w.current = &w.tx
 		moved = w.transmit()
 	}
@@ -157,9 +157,10 @@ func (w *worker) broke(r *ring, err error) {
 func (w *worker) rearm() (more bool) {
 	w.current = nil
 	err := guestmem.CatchFaults(func() {
-		if r := &w.tx; r.live() && !w.txBlocked && r.q.Broken() == nil {
+		if r := &w.tx; r.live() && r.served() && !w.txBlocked && r.q.Broken() == nil {
 			w.current = r
 			more = r.enableKicks()
+			r.due = more
 		}
 		if r := &w.rx; r.live() && r.enabled && r.q.Broken() == nil && w.rxs.starved {
 			w.current = r
@@ -211,6 +212,7 @@ func (w *worker) ready(tag int32, events uint32) {
 		w.rxs.starved = false
 	case tagTXKick:
 		w.tx.c.kicks.add(1)
+		w.tx.due = true
 	case tagPort:
 		if events&unix.EPOLLOUT != 0 {
 			w.txBlocked = false
@@ -261,7 +263,7 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 		}
 	}
 	r.q, r.ringFDs, r.polled = q, f, f.kick < 0
-	r.paused, r.kicksOn, r.slots, r.deadline = false, true, 0, 0
+	r.paused, r.due, r.kicksOn, r.slots, r.deadline = false, true, true, 0, 0
 	r.c.why.Store(nil)
 	r.mod.Reset()
 	r.mod.SetLimits(nanotime(), r.limits)

@@ -1,6 +1,8 @@
 package vhostuser
 
 import (
+	"slices"
+
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -155,8 +157,18 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
+	clear(s.repeats)
 	return nil, s.setMemory(mem)
 }
+
+// slot is what REM_MEM_REG knows a region by.
+type slot struct{ guestAddr, userAddr, size uint64 }
+
+func slotOf(r guestmem.Region) slot { return slot{r.GuestAddr, r.UserAddr, r.Size} }
+
+// maxRepeats bounds how often a region may be added again: once for each queue
+// pair that a front-end can have.
+const maxRepeats = 1 << 15
 
 func (s *session) setMemory(mem *guestmem.Map) error {
 	if err := s.b.SetMemory(mem); err != nil {
@@ -178,7 +190,14 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 	if len(m.fds) != 1 {
 		return nil, refuse("no descriptor")
 	}
-	mem, err := s.mem.With(decodeRegion(m.payload[8:]), m.fds[0])
+	r := decodeRegion(m.payload[8:])
+	if key := slotOf(r); slices.Contains(s.mem.Regions(), r) && s.repeats[key] < maxRepeats {
+		// QEMU before 8.0 adds every region once for each queue pair, and removes
+		// it as often. What repeats a region to the letter changes nothing.
+		s.repeats[key]++
+		return nil, nil
+	}
+	mem, err := s.mem.With(r, m.fds[0])
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
@@ -187,7 +206,12 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 
 // remMemReg may come with a descriptor, which means nothing.
 func (s *session) remMemReg(m *message) ([]byte, error) {
-	mem, err := s.mem.Without(decodeRegion(m.payload[8:]))
+	r := decodeRegion(m.payload[8:])
+	if key := slotOf(r); s.repeats[key] > 0 {
+		s.repeats[key]--
+		return nil, nil
+	}
+	mem, err := s.mem.Without(r)
 	if err != nil {
 		return nil, refuse("%w", err)
 	}

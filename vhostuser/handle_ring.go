@@ -1,6 +1,8 @@
 package vhostuser
 
 import (
+	"fmt"
+
 	"github.com/vhostnet/vhostnet/guestmem"
 	"golang.org/x/sys/unix"
 )
@@ -89,9 +91,9 @@ func (s *session) locate(c RingConfig) error {
 		b, ok := s.mem.UserSlice(a.addr, a.size)
 		switch {
 		case !ok:
-			return refuse("%s of %d bytes at %#x is not in one memory region", a.name, a.size, a.addr)
+			return fmt.Errorf("%s of %d bytes at %#x is not in one memory region", a.name, a.size, a.addr)
 		case a.addr%a.align != 0 || !guestmem.Aligned(b, uintptr(a.align)):
-			return refuse("%s at %#x is not aligned to %d bytes", a.name, a.addr, a.align)
+			return fmt.Errorf("%s at %#x is not aligned to %d bytes", a.name, a.addr, a.align)
 		}
 	}
 	return nil

@@ -161,7 +161,9 @@ func TestMemRegions(t *testing.T) {
 		t.Error("one region too many:", err)
 	}
 	s.refused(ReqAddMemReg, appendRegion(u64(0), rs[guestmem.MaxSlots])) // no file
-	s.refused(ReqAddMemReg, appendRegion(u64(0), rs[0]), file)           // it is there
+	other := rs[0]
+	other.Size /= 2
+	s.refused(ReqAddMemReg, appendRegion(u64(0), other), file)           // it overlaps
 	s.refused(ReqRemMemReg, appendRegion(u64(0), rs[guestmem.MaxSlots])) // it is not
 	s.refused(ReqRemMemReg, appendRegion(u64(0), rs[0]), file, file)     // two files
 	s.must(s.SetVringNum(0, 64))
@@ -180,6 +182,27 @@ func TestMemRegions(t *testing.T) {
 	if n := mappings(t); n != guestmem.MaxSlots-1 {
 		t.Errorf("%d mappings", n)
 	}
+}
+
+// QEMU before 8.0 adds a region once for each queue pair, and removes it as often.
+func TestRepeatedRegion(t *testing.T) {
+	s := begin(t)
+	s.must(s.SetProtocolFeatures(protoOffer))
+	file := s.file(memSize)
+	r := s.regions(1)[0]
+	for range 4 {
+		s.must(s.AddMemRegion(r, file))
+	}
+	for range 4 {
+		if n := mappings(t); n != 1 {
+			t.Errorf("%d mappings of one region", n)
+		}
+		s.must(s.RemMemRegion(r))
+	}
+	if n := mappings(t); n != 0 {
+		t.Errorf("%d mappings of none", n)
+	}
+	s.refused(ReqRemMemReg, appendRegion(u64(0), r))
 }
 
 // P15: what is not offered is refused, and its descriptors are closed.

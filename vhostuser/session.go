@@ -31,6 +31,7 @@ type session struct {
 	negotiated bool
 	proto      ProtocolFeatures
 	mem        *guestmem.Map
+	repeats    map[slot]int // how often a region of mem was added again
 	rings      []ringState
 	channel    *BackendChannel
 	logged     int
@@ -51,7 +52,7 @@ type ringState struct {
 func Serve(ctx context.Context, c *net.UnixConn, b Backend, opts Options) error {
 	opts = opts.withDefaults()
 	s := &session{
-		conn: conn{c: c}, b: b, opts: opts, log: opts.Log,
+		conn: conn{c: c}, b: b, opts: opts, log: opts.Log, repeats: map[slot]int{},
 		mem: guestmem.Empty(), rings: make([]ringState, b.NumRings()),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
