@@ -2,6 +2,7 @@ package faults
 
 import (
 	"testing"
+	"time"
 
 	"github.com/vhostnet/vhostnet/internal/scripted"
 )
@@ -15,3 +16,6 @@ func TestAlive(t *testing.T) {
 	}
 	t.Run("tap", func(t *testing.T) { scripted.NewHost(t, 1).ServeTAP(t).Alive() })
 }
+
+// deadline is by when a reply has come.
+func deadline() time.Time { return time.Now().Add(scripted.Hang) }

@@ -119,3 +119,30 @@ func (g *Guest) Ended() {
 		g.tb.Fatalf("the connection is not closed: %d bytes, %v", n, err)
 	}
 }
+
+// SendPiece sends bytes as they are, descriptors with the first of them, and
+// waits until the device has read them: the next piece cannot come with them.
+func (g *Guest) SendPiece(b []byte, fds ...int) {
+	g.tb.Helper()
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	_, _, err := g.Conn.WriteMsgUnix(b, oob, nil)
+	g.Must(err)
+	raw, err := g.Conn.SyscallConn()
+	g.Must(err)
+	Until(g.tb, "the device reads", func() bool {
+		left := 0
+		g.Must(raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }))
+		g.Must(err)
+		return left == 0
+	})
+}
+
+// Message is a whole message as it goes over the socket.
+func Message(r vhostuser.Request, flags uint32, payload []byte) []byte {
+	b := make([]byte, vhostuser.HeaderSize, vhostuser.HeaderSize+len(payload))
+	vhostuser.Header{Request: r, Flags: flags, Size: uint32(len(payload))}.Encode(b)
+	return append(b, payload...)
+}
