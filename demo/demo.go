@@ -7,13 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vhostnet/vhostnet/driver"
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 	"github.com/vhostnet/vhostnet/netdev"
 	"github.com/vhostnet/vhostnet/port/builtin"
 	"github.com/vhostnet/vhostnet/vhostuser"
@@ -104,7 +101,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 // withDriver connects a device and a driver, lets use do its work and takes both
 // down again.
 func withDriver(ctx context.Context, log *slog.Logger, use func(*driver.Driver) error) error {
-	front, back, err := socketPair()
+	front, back, err := unixsock.Pair()
 	if err != nil {
 		return err
 	}
@@ -128,34 +125,6 @@ func withDriver(ctx context.Context, log *slog.Logger, use func(*driver.Driver) 
 	}
 	// The driver has closed its end, so the device's session comes to an end too.
 	return errors.Join(err, <-served, dev.Close(), p.Close())
-}
-
-// socketPair returns the two ends of a connection.
-func socketPair() (front, back *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("demo: socket pair: %w", err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vhost-user")
-		c, cerr := net.FileConn(f)
-		_ = f.Close() // FileConn has duplicated it
-		if cerr != nil {
-			err = fmt.Errorf("demo: socket pair: %w", cerr)
-			continue
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	if err != nil {
-		for _, c := range conns {
-			if c != nil {
-				_ = c.Close()
-			}
-		}
-		return nil, nil, err
-	}
-	return conns[0], conns[1], nil
 }
 
 // sliceTime is how long one kind of traffic lasts before the other one has its

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/driver"
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 	"github.com/vhostnet/vhostnet/netdev"
 	"github.com/vhostnet/vhostnet/port/builtin"
 	"github.com/vhostnet/vhostnet/vhostuser"
@@ -26,23 +27,11 @@ var mac = [6]byte{2, 0, 0, 0, 0, 1}
 // socketPair returns the two ends of a connection.
 func socketPair(t *testing.T) (front, back *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	front, back, err := unixsock.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vhost-user")
-		c, err := net.FileConn(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1]
+	return front, back
 }
 
 // serve runs an echo device on a connection. The returned function waits for its

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
-	"sync"
-	"time"
 
 	"github.com/mdlayher/vsock"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 )
 
 // maxConns bounds the connections of one listener: each costs a file
@@ -20,15 +19,11 @@ import (
 // connections wait in the listener's backlog.
 const maxConns = 64
 
-// probeTimeout bounds the question whether somebody answers on a socket, and
-// the wait for another process that is about to listen in the same directory.
-const probeTimeout = time.Second
-
 var (
 	// ErrInUse means that another process answers on the address.
-	ErrInUse = errors.New("another process listens there")
+	ErrInUse = unixsock.ErrInUse
 	// ErrNotSocket means that the path exists and is not a socket.
-	ErrNotSocket = errors.New("the path exists and is not a socket")
+	ErrNotSocket = unixsock.ErrNotSocket
 )
 
 // ListenError is an address that cannot be listened on.
@@ -59,7 +54,7 @@ func Listen(a Address) (net.Listener, error) {
 	var err error
 	switch a.Network {
 	case NetworkUnix:
-		l, err = listenUnix(a.Path)
+		l, err = unixsock.Listen(a.Path)
 	case NetworkVsock:
 		// The library's plain Listen binds to this machine's own identifier,
 		// which leaves CIDLocal out and needs /dev/vsock.
@@ -102,91 +97,4 @@ func hint(a Address, err error) string {
 		return "this user may not use " + a.Path + " or write to its directory"
 	}
 	return ""
-}
-
-// listenUnix replaces a stale socket file. Asking whether somebody answers,
-// removing the file and binding are several steps; the lock on the directory
-// keeps two processes that start at once from removing each other's socket.
-func listenUnix(path string) (net.Listener, error) {
-	unlock := lockDir(filepath.Dir(path))
-	defer unlock()
-	if err := removeStale(path); err != nil {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	// Close must not remove a socket that somebody else put there meanwhile.
-	l.SetUnlinkOnClose(false)
-	fi, err := os.Lstat(path)
-	if err != nil {
-		_ = l.Close()
-		return nil, err
-	}
-	return &unixListener{UnixListener: l, path: path, file: fi}, nil
-}
-
-// removeStale removes a socket file on which nobody answers.
-func removeStale(path string) error {
-	fi, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if fi.Mode()&fs.ModeSocket == 0 {
-		return ErrNotSocket
-	}
-	c, err := net.DialTimeout("unix", path, probeTimeout)
-	switch {
-	case err == nil:
-		_ = c.Close()
-		return ErrInUse
-	case errors.Is(err, unix.ECONNREFUSED):
-		return os.Remove(path)
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE):
-		// A full backlog, or a socket of another type: somebody's.
-		return ErrInUse
-	}
-	return err
-}
-
-// lockDir takes the directory's lock, and goes on without it where that is
-// impossible: it guards against a race only.
-func lockDir(dir string) (unlock func()) {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return func() {}
-	}
-	for end := time.Now().Add(probeTimeout); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			break
-		}
-	}
-	return func() { _ = unix.Close(fd) }
-}
-
-// unixListener removes its own socket file, and no other, when it closes.
-type unixListener struct {
-	*net.UnixListener
-	path string
-	file fs.FileInfo
-	once sync.Once
-	err  error
-}
-
-// Close removes the file before it stops listening: as long as somebody
-// answers, no other process puts a socket of its own there.
-func (l *unixListener) Close() error {
-	l.once.Do(func() {
-		if fi, err := os.Lstat(l.path); err == nil && os.SameFile(fi, l.file) {
-			_ = os.Remove(l.path)
-		}
-		l.err = l.UnixListener.Close()
-	})
-	return l.err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/driver"
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 	"github.com/vhostnet/vhostnet/netdev"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/vhostuser"
@@ -202,23 +202,13 @@ func newDevice(t *testing.T, cfg netdev.Config, p port.Port) *netdev.Device {
 // a function that waits for the session's end once that is closed.
 func connect(t *testing.T, dev *netdev.Device) (*net.UnixConn, func()) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	front, back, err := unixsock.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "pair")
-		c, err := net.FileConn(f)
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends[i] = c.(*net.UnixConn)
-	}
 	done := make(chan error, 1)
-	go func() { done <- vhostuser.Serve(context.Background(), ends[1], dev, vhostuser.Options{}) }()
-	return ends[0], func() {
+	go func() { done <- vhostuser.Serve(context.Background(), back, dev, vhostuser.Options{}) }()
+	return front, func() {
 		if err := <-done; err != nil {
 			t.Errorf("session: %v", err)
 		}

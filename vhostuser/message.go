@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 )
 
 // Request is the type of a message.
@@ -135,7 +137,7 @@ var (
 	// ErrRefused: a request cannot be carried out. The connection goes on.
 	ErrRefused = errors.New("vhostuser: request refused")
 	// ErrInUse: somebody answers on the socket already.
-	ErrInUse = errors.New("vhostuser: socket is in use")
+	ErrInUse = unixsock.ErrInUse
 )
 
 func refuse(format string, args ...any) error {

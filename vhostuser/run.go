@@ -10,14 +10,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/internal/unixsock"
 )
 
-const (
-	// redial is how long a client waits between two attempts to reach a front-end.
-	redial = 200 * time.Millisecond
-	// probe bounds how long a socket file is asked whether somebody answers.
-	probe = time.Second
-)
+// redial is how long a client waits between two attempts to reach a front-end.
+const redial = 200 * time.Millisecond
 
 // Endpoint says where front-ends come from.
 type Endpoint struct {
@@ -32,29 +30,12 @@ type Endpoint struct {
 // Listen listens on a Unix socket. A socket file that is left over is replaced,
 // one on which somebody answers is not: the error is an [ErrInUse] then. Closing
 // the listener removes the file.
-func Listen(path string) (*net.UnixListener, error) {
-	addr := &net.UnixAddr{Name: path, Net: "unix"}
-	l, err := net.ListenUnix("unix", addr)
-	if err == nil || !errors.Is(err, unix.EADDRINUSE) {
-		return l, err
+func Listen(path string) (*unixsock.Listener, error) {
+	l, err := unixsock.Listen(path)
+	if err != nil {
+		return nil, fmt.Errorf("vhostuser: listen on %s: %w", path, err)
 	}
-	st, serr := os.Lstat(path)
-	if serr != nil || st.Mode()&os.ModeSocket == 0 {
-		return nil, fmt.Errorf("vhostuser: listen: %s exists and is not a socket", path)
-	}
-	c, derr := net.DialTimeout("unix", path, probe)
-	if derr == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("vhostuser: listen: %w: %s", ErrInUse, path)
-	}
-	if !errors.Is(derr, unix.ECONNREFUSED) {
-		// A full backlog, for one, means that somebody is there.
-		return nil, fmt.Errorf("vhostuser: listen: %w: %s: %w", ErrInUse, path, derr)
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, fmt.Errorf("vhostuser: listen: stale socket: %w", err)
-	}
-	return net.ListenUnix("unix", addr)
+	return l, nil
 }
 
 // Run serves front-ends on b, one at a time, until ctx is done; then it returns
@@ -129,11 +110,18 @@ func runClient(ctx context.Context, path string, b Backend, opts Options) error 
 	return nil
 }
 
-func runServer(ctx context.Context, l *net.UnixListener, b Backend, opts Options) error {
+// listener is a [net.UnixListener], or one that does more when it is closed.
+type listener interface {
+	AcceptUnix() (*net.UnixConn, error)
+	Close() error
+}
+
+func runServer(ctx context.Context, l listener, b Backend, opts Options) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	defer func() { _ = l.Close() }()
 	var busy sync.Mutex
+	told := false
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
 	for {
@@ -158,10 +146,15 @@ func runServer(ctx context.Context, l *net.UnixListener, b Backend, opts Options
 		}
 		if !busy.TryLock() {
 			opts.Counters.Rejected.Add(1)
-			opts.Log.Warn("a second front-end was turned away while one is connected")
 			_ = c.Close()
+			if !told {
+				// Whoever can dial can do so for ever; one line a session is enough.
+				told = true
+				opts.Log.Warn("a second front-end was turned away while one is connected")
+			}
 			continue
 		}
+		told = false
 		sessions.Go(func() {
 			defer busy.Unlock()
 			serveOne(ctx, c, b, opts)
