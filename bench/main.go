@@ -53,8 +53,8 @@ func run(ctx context.Context, o *options, out, progress io.Writer) error {
 		r.Cases[i] = newCaseResult(c)
 	}
 	for n := range o.Repeats {
+		fmt.Fprintf(progress, "round %d of %d: %d cases of %v each\n", n+1, o.Repeats, len(cases), o.Duration)
 		for i, c := range cases {
-			fmt.Fprintf(progress, "\r\x1b[Kround %d of %d: %s", n+1, o.Repeats, c)
 			s, err := measure(ctx, o, c)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c, err)
@@ -62,7 +62,6 @@ func run(ctx context.Context, o *options, out, progress io.Writer) error {
 			r.Cases[i].add(s)
 		}
 	}
-	fmt.Fprint(progress, "\r\x1b[K")
 	r.finish()
 	if err := r.markdown(out); err != nil {
 		return err
