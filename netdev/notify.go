@@ -19,10 +19,15 @@ type ring struct {
 	paused bool
 	// polled: the front-end sends no kicks (no kick fd).
 	polled bool
-	// due: the driver has announced entries, or may have before the ring came
-	// here. A ring that is disabled is looked at only then: User-Mode Linux
-	// disables the rings of a driver that goes and frees their memory.
+	// due: the driver has announced entries since the ring was started. A ring
+	// that is disabled is looked at only then: User-Mode Linux disables the rings
+	// of a driver that goes and frees their memory, and a front-end that connects
+	// again starts rings before it enables them, with frames in them that are to
+	// be sent and not eaten.
 	due bool
+	// old: the kick descriptor was signalled when the ring was started. What that
+	// announces is from before.
+	old bool
 	// kicksOn is true while the driver is asked for kicks.
 	kicksOn bool
 	ringFDs
@@ -129,6 +134,13 @@ func (r *ring) disableKicks() {
 		r.q.DisableKicks()
 		r.kicksOn = false
 	}
+}
+
+// signalled tells whether an eventfd holds a count.
+func signalled(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return n > 0 && err == nil
 }
 
 // served tells whether the ring is to be looked at.

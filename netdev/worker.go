@@ -212,7 +212,8 @@ func (w *worker) ready(tag int32, events uint32) {
 		w.rxs.starved = false
 	case tagTXKick:
 		w.tx.c.kicks.add(1)
-		w.tx.due = true
+		w.tx.due = !w.tx.old
+		w.tx.old = false
 	case tagPort:
 		if events&unix.EPOLLOUT != 0 {
 			w.txBlocked = false
@@ -257,13 +258,14 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 	if index&1 == 1 {
 		tag = tagTXKick
 	}
+	r.old = signalled(f.kick)
 	if f.kick >= 0 {
 		if err := w.add(f.kick, tag, unix.EPOLLIN); err != nil {
 			return err
 		}
 	}
 	r.q, r.ringFDs, r.polled = q, f, f.kick < 0
-	r.paused, r.due, r.kicksOn, r.slots, r.deadline = false, true, true, 0, 0
+	r.paused, r.due, r.kicksOn, r.slots, r.deadline = false, false, true, 0, 0
 	r.c.why.Store(nil)
 	r.mod.Reset()
 	r.mod.SetLimits(nanotime(), r.limits)
