@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // program is the path of the built program.
@@ -81,9 +83,7 @@ type Child struct {
 const (
 	lineListening = "waiting for a front-end"
 	lineServed    = `msg="front-end connected"`
-	lineTurned    = "turned away"
 	lineOver      = "front-end disconnected"
-	lineBroken    = "front-end connection ended"
 )
 
 // Serve starts vhostnet on a port ("echo", "tap:vn0", ...), with more arguments,
@@ -249,19 +249,36 @@ func (c *Child) DialWith(tb testing.TB, m *Memory) *Guest {
 	tb.Helper()
 	deadline := time.Now().Add(Hang)
 	for time.Now().Before(deadline) {
-		served, turned := c.Lines(lineServed), c.Lines(lineTurned)
+		served := c.Lines(lineServed)
 		conn := c.DialRaw(tb)
 		Until(tb, "the connection is looked at", func() bool {
-			return c.Lines(lineServed) > served || c.Lines(lineTurned) > turned
+			return c.Lines(lineServed) > served || hungUp(tb, conn)
 		})
 		if c.Lines(lineServed) > served {
 			return NewGuest(tb, conn, m)
 		}
-		// The session before this one was about to end.
+		// It was turned away: the session before this one was about to end.
 		_ = conn.Close()
 	}
 	tb.Fatal("no connection is served:\n" + tail(c.Log(), 20))
 	return nil
+}
+
+// hungUp tells whether the other end is closed.
+func hungUp(tb testing.TB, c *net.UnixConn) bool {
+	tb.Helper()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	if err := raw.Control(func(fd uintptr) {
+		p[0].Fd = int32(fd)
+		_, _ = unix.Poll(p, 0) // what it does not tell is asked again
+	}); err != nil {
+		tb.Fatal(err)
+	}
+	return p[0].Revents != 0
 }
 
 // DialRaw connects, and does not wait whether it is served.
