@@ -242,6 +242,12 @@ func (d *Device) Disconnected() {
 		d.rings[i] = ringState{call: -1, err: -1}
 	}
 	d.resetGuestLocked()
+	if p, ok := d.port.(port.Configurer); ok {
+		// SEND_RARP needs no ring: what came of it is not for the next guest.
+		if err := p.Reset(); err != nil {
+			d.log.Warn("port after a session", "port", d.port, "error", err)
+		}
+	}
 }
 
 // SetMemory implements [vhostuser.Backend].

@@ -56,7 +56,8 @@ type Configurer interface {
 	// GUEST_* offloads that the driver takes. It is called when the first
 	// virtqueue starts and when the driver changes its offloads.
 	Configure(hdrLen int, guest virtio.Features) error
-	// Reset takes all offloads back. It is called when the last virtqueue stops.
+	// Reset takes all offloads back. It is called when the last virtqueue stops
+	// and when a session ends.
 	Reset() error
 }
 
