@@ -72,7 +72,7 @@ func TestL02ConnectCycles(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	c.Idle()
-	drain(h)
+	discard(h)
 	// What the flood has left in the TAP's queue comes first.
 	g := c.Dial(t)
 	g.Hello(0)
@@ -88,8 +88,8 @@ func TestL02ConnectCycles(t *testing.T) {
 	c.Alive(g)
 }
 
-// drain takes what has come out of the TAP.
-func drain(h *scripted.Host) {
+// discard takes what has come out of the TAP.
+func discard(h *scripted.Host) {
 	for {
 		if _, err := h.ReceiveWithin(0); err != nil {
 			return

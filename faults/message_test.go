@@ -197,7 +197,7 @@ func TestP10Replies(t *testing.T) {
 		vhostuser.ReqVringKick: scripted.U32(0, 0), vhostuser.ReqGetShmemConfig: nil, 99: nil,
 	}
 	t.Run("b", func(t *testing.T) {
-		c := scripted.Serve(t, "null") // which keeps no RARP frame
+		c := scripted.Serve(t, "echo")
 		g := c.Dial(t)
 		g.Hello(0)
 		for r, p := range own {
@@ -212,7 +212,7 @@ func TestP10Replies(t *testing.T) {
 	})
 	for name, flags := range map[string]uint32{"c": scripted.NeedReply, "e": scripted.Plain} {
 		t.Run(name, func(t *testing.T) {
-			c := scripted.Serve(t, "null") // which keeps no RARP frame
+			c := scripted.Serve(t, "echo")
 			g := c.Dial(t)
 			if name == "e" {
 				g.Hello(0)
