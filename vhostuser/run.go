@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -120,10 +119,11 @@ func runServer(ctx context.Context, l listener, b Backend, opts Options) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	defer func() { _ = l.Close() }()
-	var busy sync.Mutex
+	var current *net.UnixConn
+	ended := make(chan struct{}) // closed when the session on current is over
+	close(ended)
+	defer func() { <-ended }()
 	told := false
-	var sessions sync.WaitGroup
-	defer sessions.Wait()
 	for {
 		c, err := l.AcceptUnix()
 		switch {
@@ -144,22 +144,57 @@ func runServer(ctx context.Context, l listener, b Backend, opts Options) error {
 			}
 			continue
 		}
-		if !busy.TryLock() {
-			opts.Counters.Rejected.Add(1)
-			_ = c.Close()
-			if !told {
-				// Whoever can dial can do so for ever; one line a session is enough.
-				told = true
-				opts.Log.Warn("a second front-end was turned away while one is connected")
+		select {
+		case <-ended:
+		default:
+			if !ending(current) {
+				opts.Counters.Rejected.Add(1)
+				_ = c.Close()
+				if !told {
+					// Whoever can dial can do so for ever; one line a session is enough.
+					told = true
+					opts.Log.Warn("a second front-end was turned away while one is connected")
+				}
+				continue
 			}
-			continue
+			// The one before has gone and its rings are being stopped. A front-end
+			// that was started anew may not try twice, so it is kept waiting.
+			select {
+			case <-ended:
+			case <-ctx.Done():
+				_ = c.Close()
+				return nil
+			}
 		}
 		told = false
-		sessions.Go(func() {
-			defer busy.Unlock()
+		done := make(chan struct{})
+		current, ended = c, done
+		go func() {
+			defer close(done)
 			serveOne(ctx, c, b, opts)
-		})
+		}()
 	}
+}
+
+// ending tells whether the session on c is about to end: the front-end has hung
+// up, or the session has closed c.
+func ending(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := false
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		for {
+			n, perr := unix.Poll(p, 0)
+			if perr != unix.EINTR {
+				gone = perr == nil && n > 0
+				return
+			}
+		}
+	})
+	return err != nil || gone
 }
 
 func serveOne(ctx context.Context, c *net.UnixConn, b Backend, opts Options) {
