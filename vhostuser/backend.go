@@ -1,7 +1,9 @@
 package vhostuser
 
 import (
+	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -103,8 +105,9 @@ type Counters struct {
 	Messages, Refused, ProtocolErrors, SurplusFDs atomic.Uint64
 
 	mu sync.Mutex
-	// byRequest counts requests by name; guarded by mu.
-	byRequest map[string]uint64
+	// byRequest counts requests by name, byReason protocol errors by what was
+	// wrong; guarded by mu.
+	byRequest, byReason map[string]uint64
 }
 
 func (c *Counters) request(r Request) {
@@ -121,13 +124,31 @@ func (c *Counters) request(r Request) {
 	c.byRequest[name]++
 }
 
-// ByRequest returns how many requests of each name there were.
-func (c *Counters) ByRequest() map[string]uint64 {
+func (c *Counters) violation(err error) {
+	c.ProtocolErrors.Add(1)
+	reason := "other"
+	if p := (*protocolError)(nil); errors.As(err, &p) {
+		reason = p.reason
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := make(map[string]uint64, len(c.byRequest))
-	for k, v := range c.byRequest {
-		out[k] = v
+	if c.byReason == nil {
+		c.byReason = make(map[string]uint64)
 	}
+	c.byReason[reason]++
+}
+
+// ByRequest returns how many requests of each name there were. It is never nil.
+func (c *Counters) ByRequest() map[string]uint64 { return c.counts(&c.byRequest) }
+
+// ByReason returns how many protocol errors there were of each kind: version,
+// size, truncated, descriptors, ancillary, reply. It is never nil.
+func (c *Counters) ByReason() map[string]uint64 { return c.counts(&c.byReason) }
+
+func (c *Counters) counts(of *map[string]uint64) map[string]uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make(map[string]uint64, len(*of))
+	maps.Copy(out, *of)
 	return out
 }

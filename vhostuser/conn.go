@@ -2,7 +2,6 @@ package vhostuser
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 
@@ -10,7 +9,9 @@ import (
 )
 
 // fdRoom is for how many descriptors there is room when a message is read. Those
-// above it are cut off by the kernel, which closes them.
+// above it are cut off by the kernel, which closes them. A message that comes in
+// pieces can bring as many with each, and may not have more in all either: an
+// unfinished one is kept for as long as the front-end likes.
 const fdRoom = 16
 
 // message is one message as it came from the socket. It owns its descriptors.
@@ -57,7 +58,7 @@ func (c *conn) read() (*message, error) {
 	if n, err := c.fill(head[:], m); err != nil {
 		m.close()
 		if err == io.EOF && n > 0 {
-			return nil, fmt.Errorf("%w: stream ends inside a header", ErrProtocol)
+			return nil, violation("truncated", "stream ends inside a header")
 		}
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (c *conn) read() (*message, error) {
 	if _, err := c.fill(m.payload, m); err != nil {
 		m.close()
 		if err == io.EOF {
-			return nil, fmt.Errorf("%w: stream ends inside %s", ErrProtocol, m.Request)
+			return nil, violation("truncated", "stream ends inside %s", m.Request)
 		}
 		return nil, err
 	}
@@ -88,8 +89,8 @@ func (c *conn) fill(b []byte, m *message) (int, error) {
 				return got, err
 			}
 		}
-		if flags&unix.MSG_CTRUNC != 0 {
-			return got, fmt.Errorf("%w: more descriptors than any message has", ErrProtocol)
+		if flags&unix.MSG_CTRUNC != 0 || len(m.fds) > fdRoom {
+			return got, violation("descriptors", "more descriptors than any message has")
 		}
 		if n == 0 && err == nil || errors.Is(err, io.EOF) {
 			return got, io.EOF // not in an OpError, for read to tell
@@ -106,7 +107,7 @@ func (c *conn) fill(b []byte, m *message) (int, error) {
 func (m *message) receive(oob []byte) error {
 	cs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return fmt.Errorf("%w: ancillary data: %w", ErrProtocol, err)
+		return violation("ancillary", "ancillary data: %w", err)
 	}
 	for i := range cs {
 		fds, err := unix.ParseUnixRights(&cs[i])

@@ -133,9 +133,14 @@ func (f *Frontend) GetProtocolFeatures() (ProtocolFeatures, error) {
 
 // SetProtocolFeatures tells which protocol features were negotiated.
 func (f *Frontend) SetProtocolFeatures(p ProtocolFeatures) error {
-	err := f.send(ReqSetProtocolFeatures, u64(uint64(p)))
+	// What is taken back is not used any more, for this request neither: without
+	// REPLY_ACK no confirmation of it would come.
+	f.proto &= p
+	if err := f.send(ReqSetProtocolFeatures, u64(uint64(p))); err != nil {
+		return err
+	}
 	f.proto = p
-	return err
+	return nil
 }
 
 // GetQueueNum returns how many queues the back-end says it has.

@@ -129,6 +129,10 @@ func FuzzSession(f *testing.F) {
 	f.Add(join(hello, start, step(ReqResetOwner), step(ReqSetFeatures, 0, 2), start))
 	f.Add(join(hello, step(ReqAddMemReg, 1, 1, 0, 0, 0, 0), step(ReqRemMemReg, 1, 1, 0, 0, 0, 0)))
 	f.Add(join(step(ReqSetLogBase, 2), step(99, 3), step(ReqGetInflightFD), step(ReqSetBackendReqFD, 1)))
+	for r := range Request(50) { // each message, with and without descriptors
+		f.Add(join(hello, start, []byte{byte(r), 0, 0, 0, 1, 1, 0, 1}))
+		f.Add(join(hello, []byte{byte(r), 2, 1, 1, 0, 0, 0, 0}))
+	}
 	f.Add([]byte{byte(ReqGetFeatures), 0x10, 0})
 	f.Add([]byte{byte(ReqSetVringNum), 0x20, 2})
 

@@ -157,8 +157,11 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
+	if err := s.setMemory(mem); err != nil {
+		return nil, err
+	}
 	clear(s.repeats)
-	return nil, s.setMemory(mem)
+	return nil, nil
 }
 
 // slot is what REM_MEM_REG knows a region by.
@@ -208,7 +211,10 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 func (s *session) remMemReg(m *message) ([]byte, error) {
 	r := decodeRegion(m.payload[8:])
 	if key := slotOf(r); s.repeats[key] > 0 {
-		s.repeats[key]--
+		// What is back to zero goes, or the front-end decides how many there are.
+		if s.repeats[key]--; s.repeats[key] == 0 {
+			delete(s.repeats, key)
+		}
 		return nil, nil
 	}
 	mem, err := s.mem.Without(r)

@@ -2,6 +2,7 @@ package vhostuser
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"testing"
 
@@ -246,4 +247,67 @@ func TestBackendChannelReplaced(t *testing.T) {
 	}
 	s.refused(ReqSetBackendReqFD, nil)
 	s.refused(ReqSetBackendReqFD, nil, s.file(1))
+}
+
+// A table that is refused leaves the count of repeated regions as it was, and the
+// count does not outlive its regions: the front-end could make up ever new ones.
+func TestRepeatedRegionCount(t *testing.T) {
+	s := begin(t)
+	s.must(s.SetProtocolFeatures(protoOffer))
+	file := s.file(memSize)
+	r := s.regions(1)[0]
+	s.must(s.AddMemRegion(r, file))
+	s.must(s.AddMemRegion(r, file))
+	s.b.failing("SetMemory", true)
+	s.refused(ReqSetMemTable, table(1, s.regions(2)[1]), file)
+	s.b.failing("SetMemory", false)
+	s.must(s.RemMemRegion(r))
+	if n := mappings(t); n != 1 {
+		t.Errorf("%d mappings while the region is there once", n)
+	}
+	s.must(s.RemMemRegion(r))
+
+	own := &session{b: newFake(), mem: guestmem.Empty(), repeats: map[slot]int{}}
+	for i := range uint64(20) {
+		payload := appendRegion(u64(0), region(i<<32, memSize, uva+i<<32, 0))
+		for _, do := range []func(*message) ([]byte, error){own.addMemReg, own.addMemReg, own.remMemReg, own.remMemReg} {
+			if _, err := do(&message{payload: payload, fds: []int{file}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := len(own.repeats); n != 0 {
+		t.Errorf("%d counts of regions that are gone", n)
+	}
+	own.b.(*fake).mem.Release()
+	own.mem.Release()
+}
+
+// P09: tables that come while rings run reach the back-end and stop nothing; the
+// mappings of those before are gone when the answer comes.
+func TestMemTableWhileRunning(t *testing.T) {
+	s := begin(t)
+	s.hello()
+	s.start(0, 64)
+	s.must(s.SetVringEnable(0, true))
+	s.b.take()
+	file, other := s.file(memSize), s.file(memSize)
+	rs := s.regions(2)
+	for i := range 200 {
+		n := 1 + i%2
+		s.accepted(ReqSetMemTable, table(uint32(n), rs[:n]...), []int{file, other}[:n]...)
+		if got := mappings(t); got != n {
+			t.Fatalf("table %d: %d mappings of %d regions", i, got, n)
+		}
+		s.calls(fmt.Sprint("SetMemory ", n))
+	}
+	moved := rs[0]
+	moved.UserAddr += 1 << 40
+	s.accepted(ReqSetMemTable, table(1, moved), file)
+	if err := s.addr(0); !nacked(err) {
+		t.Error("addresses of before:", err)
+	}
+	at := moved.UserAddr
+	s.must(s.SetVringAddr(0, at, at+0x4000, at+0x8000))
+	s.calls("SetMemory 1", fmt.Sprintf("SetRingAddr 0 %#x", at))
 }

@@ -123,9 +123,9 @@ func DecodeHeader(b []byte) (Header, error) {
 	h := Header{Request(ne.Uint32(b)), ne.Uint32(b[4:]), ne.Uint32(b[8:])}
 	switch {
 	case h.Flags&versionMask != FlagVersion:
-		return h, fmt.Errorf("%w: %s: version %d", ErrProtocol, h.Request, h.Flags&versionMask)
+		return h, violation("version", "%s: version %d", h.Request, h.Flags&versionMask)
 	case h.Size > MaxPayload:
-		return h, fmt.Errorf("%w: %s: payload of %d bytes", ErrProtocol, h.Request, h.Size)
+		return h, violation("size", "%s: payload of %d bytes", h.Request, h.Size)
 	}
 	return h, nil
 }
@@ -139,6 +139,19 @@ var (
 	// ErrInUse: somebody answers on the socket already.
 	ErrInUse = unixsock.ErrInUse
 )
+
+// protocolError is an [ErrProtocol] with the name that it is counted by.
+type protocolError struct {
+	reason string
+	err    error
+}
+
+func (e *protocolError) Error() string   { return ErrProtocol.Error() + ": " + e.err.Error() }
+func (e *protocolError) Unwrap() []error { return []error{ErrProtocol, e.err} }
+
+func violation(reason, format string, args ...any) error {
+	return &protocolError{reason, fmt.Errorf(format, args...)}
+}
 
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))

@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,9 @@ func TestFraming(t *testing.T) {
 			if n := s.c.ProtocolErrors.Load(); n != 1 {
 				t.Errorf("%d protocol errors counted", n)
 			}
+			if by := s.c.ByReason(); len(by) != 1 || by["other"] != 0 {
+				t.Errorf("counted as %v", by)
+			}
 			if calls := s.b.take(); len(calls) != 0 {
 				t.Errorf("the back-end was told %q", calls)
 			}
@@ -244,5 +248,30 @@ func TestDescriptorFlags(t *testing.T) {
 	}
 	if f, err := unix.FcntlInt(fd, unix.F_GETFL, 0); err != nil || f&unix.O_NONBLOCK == 0 {
 		t.Errorf("%#x, %v: blocks", f, err)
+	}
+}
+
+// P01, P03: a message in pieces may not bring descriptors with each of them: one
+// that is never finished would keep them.
+func TestDescriptorsInPieces(t *testing.T) {
+	s := begin(t)
+	s.hello()
+	before := openFDs(t)
+	fds := s.files(fdRoom)
+	b := encode(Header{ReqGetFeatures, FlagVersion, 1000}, make([]byte, 1000))
+	s.raw(b[:1], fds...)
+	s.drained()
+	if n := openFDs(t) - before; n > fdRoom+1 {
+		t.Errorf("%d descriptors more", n)
+	}
+	s.raw(b[1:2], fds[0])
+	if _, _, _, err := s.RecvRaw(time.Now().Add(hangs)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("the session goes on:", err)
+	}
+	if err := s.end(); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+	if n := s.c.ByReason()["descriptors"]; n != 1 {
+		t.Errorf("counted as %v", s.c.ByReason())
 	}
 }

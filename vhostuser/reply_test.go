@@ -140,3 +140,32 @@ func (s *script) restart(i int) {
 	s.must(err)
 	s.start(i, 64)
 }
+
+// What was refused is not taken for done when it is asked for again.
+func TestEnableRefusedAgain(t *testing.T) {
+	s := begin(t)
+	s.hello()
+	s.b.failing("EnableRing", true)
+	for range 2 {
+		if err := s.SetVringEnable(2, true); !nacked(err) {
+			t.Error(err)
+		}
+	}
+	s.b.failing("EnableRing", false)
+	s.must(s.SetVringEnable(2, true))
+}
+
+// REPLY_ACK may be taken back: nobody waits for a confirmation then.
+func TestReplyAckTakenBack(t *testing.T) {
+	s := begin(t)
+	s.must(s.SetProtocolFeatures(protoOffer))
+	s.must(s.SetProtocolFeatures(protoOffer &^ ProtocolReplyAck))
+	s.must(s.SetOwner())
+	s.inStep()
+	s.must(s.SetProtocolFeatures(protoOffer))
+	if err := s.SetProtocolFeatures(protoOffer | 1<<63); !nacked(err) {
+		t.Error(err)
+	}
+	s.must(s.SetOwner()) // still confirmed
+	s.inStep()
+}

@@ -3,7 +3,6 @@ package vhostuser
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -66,7 +65,7 @@ func Serve(ctx context.Context, c *net.UnixConn, b Backend, opts Options) error 
 	case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), isReset(err):
 		return nil
 	case errors.Is(err, ErrProtocol):
-		opts.Counters.ProtocolErrors.Add(1)
+		opts.Counters.violation(err)
 	}
 	return err
 }
@@ -105,11 +104,11 @@ func (s *session) handle(m *message) error {
 	var err error
 	switch {
 	case m.Flags&FlagReply != 0:
-		return fmt.Errorf("%w: %s: a reply, to nothing that was asked", ErrProtocol, m.Request)
+		return violation("reply", "%s: a reply, to nothing that was asked", m.Request)
 	case !known:
 		err = refuse("%s is not supported", m.Request)
 	case len(m.payload) < row.min || len(m.payload) > row.max:
-		return fmt.Errorf("%w: %s: payload of %d bytes", ErrProtocol, m.Request, len(m.payload))
+		return violation("size", "%s: payload of %d bytes", m.Request, len(m.payload))
 	case row.needs != 0 && s.proto&row.needs == 0:
 		err = refuse("%s needs protocol feature %s", m.Request, row.needs)
 	case len(m.fds) > row.fds && !row.reply:
@@ -183,8 +182,11 @@ func (s *session) enable(i int, on bool) error {
 	if r.enabled == on {
 		return nil
 	}
+	if err := s.b.EnableRing(i, on); err != nil {
+		return err // asked again, the back-end is told again
+	}
 	r.enabled = on
-	return s.b.EnableRing(i, on)
+	return nil
 }
 
 func (s *session) setChannel(ch *BackendChannel) {
