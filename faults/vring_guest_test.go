@@ -49,8 +49,8 @@ func kick(g *scripted.Guest, q int) {
 	g.Must(g.Ring(q).Notify())
 }
 
-// drain takes all signals from an eventfd and returns how many there were.
-func drain(g *scripted.Guest, fd int) uint64 {
+// signals takes all signals from an eventfd and returns how many there were.
+func signals(g *scripted.Guest, fd int) uint64 {
 	n, err := scripted.Drain(fd)
 	g.Must(err)
 	return n
