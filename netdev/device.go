@@ -26,6 +26,7 @@ type Device struct {
 	pairs    []*worker
 	control  *controller
 	counters []queueCounters // by virtqueue index
+	sessions vhostuser.Counters
 
 	// mu guards what follows, and is held over a whole change of state,
 	// including what is posted to the workers of the queue pairs, so that the
@@ -156,6 +157,9 @@ func (d *Device) Close() error {
 
 // Name returns the device's name.
 func (d *Device) Name() string { return d.cfg.Name }
+
+// Counters are for the sessions to count in; Snapshot shows them.
+func (d *Device) Counters() *vhostuser.Counters { return &d.sessions }
 
 // Features implements [vhostuser.Backend].
 func (d *Device) Features() virtio.Features { return d.offered }
@@ -332,10 +336,10 @@ func (d *Device) setPortMTU(mtu int) error {
 
 // ResetDevice implements [vhostuser.Backend].
 func (d *Device) ResetDevice() error {
+	var errs []error
 	for i := range d.rings {
-		if _, err := d.StopRing(i); err != nil {
-			return err
-		}
+		_, err := d.StopRing(i)
+		errs = append(errs, err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -344,7 +348,7 @@ func (d *Device) ResetDevice() error {
 	}
 	d.status = 0
 	d.resetGuestLocked()
-	return nil
+	return errors.Join(errs...)
 }
 
 // SendRARP implements [vhostuser.Backend]: after a migration the driver is

@@ -158,6 +158,9 @@ func TestAnnounce(t *testing.T) {
 	if status() != virtio.NetStatusLinkUp {
 		t.Errorf("status %#x after the acknowledgement", status())
 	}
+	if f := r.dev.Snapshot().FrontEnd; f.Requests["SEND_RARP"] != 1 || f.Refused != 0 {
+		t.Errorf("%+v", f)
+	}
 	r.stop()
 	r.drive(driver.Config{Without: virtio.FeatureGuestAnnounce})
 	r.must(r.d.Frontend().SendRARP([6]byte{2, 3}))

@@ -39,6 +39,15 @@ type FrontEndSnapshot struct {
 	// MemoryRegions and MemoryBytes describe the guest memory that is mapped.
 	MemoryRegions int    `json:"memory_regions"`
 	MemoryBytes   uint64 `json:"memory_bytes"`
+	// Requests counts vhost-user requests by name. Refused could not be carried
+	// out; Rejected are front-ends that came while another one was served;
+	// SurplusFDs are descriptors that no request asked for.
+	Requests   map[string]uint64 `json:"requests"`
+	Refused    uint64            `json:"refused"`
+	Rejected   uint64            `json:"rejected"`
+	SurplusFDs uint64            `json:"surplus_fds"`
+	// ProtocolErrors counts, by kind, what ended a connection.
+	ProtocolErrors map[string]uint64 `json:"protocol_errors"`
 }
 
 // ControlSnapshot counts control commands.

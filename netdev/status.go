@@ -15,7 +15,11 @@ func (d *Device) Snapshot() DeviceSnapshot {
 	defer d.mu.Unlock()
 	s := DeviceSnapshot{
 		Name: d.cfg.Name, Port: d.port.String(), PortKind: d.port.Kind(),
-		FrontEnd:           FrontEndSnapshot{Connected: d.online, Connections: d.connects},
+		FrontEnd: FrontEndSnapshot{
+			Connected: d.online, Connections: d.connects,
+			Requests: d.sessions.ByRequest(), Refused: d.sessions.Refused.Load(), Rejected: d.sessions.Rejected.Load(),
+			SurplusFDs: d.sessions.SurplusFDs.Load(), ProtocolErrors: d.sessions.ByReason(),
+		},
 		OfferedFeatures:    d.offered.Names(),
 		NegotiatedFeatures: d.features.Names(),
 		ProtocolFeatures:   d.ProtocolFeatures().Names(),

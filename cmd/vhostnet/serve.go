@@ -95,7 +95,7 @@ func (c *serveCmd) serve(ctx context.Context, log *slog.Logger, d *netdev.Device
 	} else {
 		api <- nil
 	}
-	err = vhostuser.Run(ctx, end, d, vhostuser.Options{Log: log})
+	err = vhostuser.Run(ctx, end, d, vhostuser.Options{Log: log, Counters: d.Counters()})
 	if errors.Is(err, context.Canceled) {
 		err = nil // it was told to end
 	}
