@@ -94,13 +94,15 @@ func (f HeaderFault) String() string {
 
 // CheckTX judges the header of a frame that the driver transmits; frameLen is
 // the frame's length in bytes without the header. What was not negotiated, or
-// points outside the frame, is refused. hdr_len is a hint and is not trusted;
-// num_buffers and flags without a meaning on transmission are ignored, and
-// cleared in h so that the port sees a clean header (virtio 1.4, "Packet
+// points outside the frame, is refused. What has no meaning is ignored, and
+// cleared in h so that the port sees a clean header: num_buffers, other flags,
+// and hdr_len where there is nothing to segment or it is longer than the frame
+// (a hint only, but Linux refuses such a frame on a TAP) (virtio 1.4, "Packet
 // Transmission").
 func (h *NetHeader) CheckTX(frameLen int, f Features) HeaderFault {
-	if h.Flags&NetHdrFNeedsCSum == 0 && h.GSOType == GSONone {
-		*h = NetHeader{HdrLen: h.HdrLen}
+	// Split in two so that the plain case is inlined.
+	if h.Flags&NetHdrFNeedsCSum|h.GSOType == 0 {
+		*h = NetHeader{}
 		return HeaderOK
 	}
 	return h.checkTX(frameLen, f)
@@ -109,6 +111,9 @@ func (h *NetHeader) CheckTX(frameLen int, f Features) HeaderFault {
 func (h *NetHeader) checkTX(frameLen int, f Features) HeaderFault {
 	h.Flags &= NetHdrFNeedsCSum
 	h.NumBuffers = 0
+	if h.GSOType == GSONone || int(h.HdrLen) > frameLen {
+		h.HdrLen = 0
+	}
 	if h.Flags != 0 {
 		if !f.Has(FeatureCSum) {
 			return HeaderCSumNotNegotiated
@@ -156,9 +161,18 @@ func (h *NetHeader) checkTX(frameLen int, f Features) HeaderFault {
 }
 
 // CheckRX judges the header of a frame for a driver that has negotiated f, and
-// clears what has no meaning to it: flags other than NEEDS_CSUM, DATA_VALID
+// clears what has no meaning to it: flags other than NEEDS_CSUM and DATA_VALID,
+// and the fields that no flag and no GSO type refers to. num_buffers stays
 // (virtio 1.4, "Processing of Incoming Packets").
 func (h *NetHeader) CheckRX(f Features) HeaderFault {
+	if h.Flags|h.GSOType == 0 {
+		*h = NetHeader{NumBuffers: h.NumBuffers}
+		return HeaderOK
+	}
+	return h.checkRX(f)
+}
+
+func (h *NetHeader) checkRX(f Features) HeaderFault {
 	h.Flags &= NetHdrFNeedsCSum | NetHdrFDataValid
 	if !f.Has(FeatureGuestCSum) {
 		if h.Flags&NetHdrFNeedsCSum != 0 {

@@ -93,6 +93,10 @@ func TestCheckTX(t *testing.T) {
 		{"UDP tunnel bit", tso(NetHeader{GSOType: 0x20 | GSOTCPv4}), hostAll, HeaderGSOType},
 		{"ECN alone", tso(NetHeader{GSOType: 0x80}), hostAll, HeaderGSOType},
 		{"ECN with UDP", tso(NetHeader{GSOType: 0x85}), hostAll, HeaderGSOType},
+		{"hdr_len of the whole frame", tso(NetHeader{GSOType: GSOTCPv4, HdrLen: frame}), hostAll, HeaderOK},
+		{"hdr_len beyond the frame", tso(NetHeader{GSOType: GSOTCPv4, HdrLen: frame + 1}), hostAll, HeaderOK},
+		{"hdr_len without an offload", NetHeader{HdrLen: 0xffff, GSOSize: 9}, 0, HeaderOK},
+		{"hdr_len with a checksum", NetHeader{Flags: 1, HdrLen: 54, CSumStart: 34, CSumOffset: 16}, hostAll, HeaderOK},
 		{"hdr_len 0xffff", tso(NetHeader{GSOType: GSOTCPv4, HdrLen: 0xffff}), hostAll, HeaderOK},
 		{"num_buffers 7", NetHeader{NumBuffers: 7}, hostAll, HeaderOK},
 		{"DATA_VALID", NetHeader{Flags: NetHdrFDataValid}, 0, HeaderOK},
@@ -106,7 +110,7 @@ func TestCheckTX(t *testing.T) {
 				t.Fatalf("%s, want %s", got, tt.want)
 			}
 			if tt.want == HeaderOK {
-				checkClean(t, h, tt.h)
+				checkClean(t, h, tt.h, frame)
 			}
 		})
 	}
@@ -114,14 +118,17 @@ func TestCheckTX(t *testing.T) {
 
 // checkClean: what a port gets has no field that means nothing, and the others
 // are as the driver set them.
-func checkClean(t *testing.T, got, was NetHeader) {
+func checkClean(t *testing.T, got, was NetHeader, frameLen int) {
 	t.Helper()
-	want := NetHeader{HdrLen: was.HdrLen, GSOType: was.GSOType, Flags: was.Flags & NetHdrFNeedsCSum}
+	want := NetHeader{GSOType: was.GSOType, Flags: was.Flags & NetHdrFNeedsCSum}
 	if want.Flags != 0 {
 		want.CSumStart, want.CSumOffset = was.CSumStart, was.CSumOffset
 	}
 	if want.GSOType != GSONone {
 		want.GSOSize = was.GSOSize
+		if int(was.HdrLen) <= frameLen {
+			want.HdrLen = was.HdrLen
+		}
 	}
 	if got != want {
 		t.Errorf("header %+v is passed on as %+v, want %+v", was, got, want)
@@ -137,6 +144,7 @@ func TestCheckRX(t *testing.T) {
 		left NetHeader // after the check, if it is OK
 	}{
 		{"empty", NetHeader{}, 0, HeaderOK, NetHeader{}},
+		{"fields that nothing refers to", NetHeader{HdrLen: 9, GSOSize: 9, CSumStart: 9, CSumOffset: 9, NumBuffers: 3}, guestAll, HeaderOK, NetHeader{NumBuffers: 3}},
 		{"num_buffers stays", NetHeader{NumBuffers: 3}, 0, HeaderOK, NetHeader{NumBuffers: 3}},
 		{"checksum", NetHeader{Flags: 1, CSumStart: 34, CSumOffset: 16}, guestAll, HeaderOK, NetHeader{Flags: 1, CSumStart: 34, CSumOffset: 16}},
 		{"checksum not negotiated", NetHeader{Flags: 1, CSumStart: 34, CSumOffset: 16}, hostAll, HeaderCSumNotNegotiated, NetHeader{}},
@@ -228,7 +236,7 @@ func TestRandomHeaders(t *testing.T) {
 		}
 		if fault == HeaderOK {
 			good++
-			checkClean(t, h, was)
+			checkClean(t, h, was, frameLen)
 			if again := h; again.CheckTX(frameLen, f) != HeaderOK || again != h {
 				t.Fatalf("%+v does not pass a second time: %+v", h, again)
 			}
@@ -284,7 +292,7 @@ func FuzzHeader(f *testing.F) {
 			t.Fatalf("%+v, frame of %d, %s: %s", h, frameLen, nf, fault)
 		}
 		if fault == HeaderOK {
-			checkClean(t, tx, h)
+			checkClean(t, tx, h, int(frameLen))
 		}
 		if rx.CheckRX(nf) == HeaderOK && rx.Flags != 0 && !nf.Has(FeatureGuestCSum) {
 			t.Fatalf("%+v for %s", rx, nf)
@@ -300,6 +308,7 @@ func TestHeaderDoesNotAllocate(t *testing.T) {
 		"Encode":  func() { h.Encode(b) },
 		"CheckTX": func() { h.CheckTX(1514, hostAll) },
 		"CheckRX": func() { h.CheckRX(guestAll) },
+		"plain":   func() { h = NetHeader{HdrLen: 1}; h.CheckTX(60, 0); h.CheckRX(0) },
 		"String":  func() { _ = HeaderGSOSize.String() },
 	} {
 		if n := testing.AllocsPerRun(100, fn); n != 0 {
@@ -309,13 +318,19 @@ func TestHeaderDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkCheckTX(b *testing.B) {
-	raw := []byte{1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0}
-	var h NetHeader
-	b.ReportAllocs()
-	for b.Loop() {
-		h.Decode(raw)
-		if h.CheckTX(1514, hostAll) != HeaderOK {
-			b.Fatal("refused")
-		}
+	for name, raw := range map[string][]byte{
+		"plain": make([]byte, NetHeaderLen),
+		"TSO":   {1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0},
+	} {
+		b.Run(name, func(b *testing.B) {
+			var h NetHeader
+			b.ReportAllocs()
+			for b.Loop() {
+				h.Decode(raw)
+				if h.CheckTX(1514, hostAll) != HeaderOK {
+					b.Fatal("refused")
+				}
+			}
+		})
 	}
 }
