@@ -129,8 +129,9 @@ func (f *Filter) WithVLANFiltering(on bool) *Filter {
 // VLAN.
 func (f *Filter) Configured() bool { return f.addressed || f.vlanSet }
 
-// Promiscuous reports whether frames to any address pass because the driver
-// asked for it.
+// Promiscuous reports whether the driver asked for all frames. That goes before
+// everything else, the VLAN table included: a bridge in the guest forwards tags
+// that the guest itself does not use.
 func (f *Filter) Promiscuous() bool { return f.on(virtio.CtrlRXPromisc) }
 
 // AllMulticast reports whether all multicast frames pass, because the driver
@@ -162,7 +163,7 @@ func (f *Filter) VLANs() []uint16 {
 // PassesAll reports whether Match is true for every frame, so that a worker need
 // not ask.
 func (f *Filter) PassesAll() bool {
-	return !f.Configured() || (!f.addressed || f.Promiscuous()) && !f.vlanFiltering
+	return !f.Configured() || f.Promiscuous() || !f.addressed && !f.vlanFiltering
 }
 
 // Match reports whether the driver receives the frame, which starts at the
@@ -192,11 +193,10 @@ func (f *Filter) matchVLAN(frame []byte) bool {
 }
 
 // matchAddr judges a destination address. Modes that exclude win over modes that
-// include, and promiscuous mode over all; excluding multicast leaves broadcast
-// alone.
+// include; excluding multicast leaves broadcast alone.
 func (f *Filter) matchAddr(dst uint64) bool {
 	switch {
-	case !f.addressed || f.on(virtio.CtrlRXPromisc):
+	case !f.addressed:
 		return true
 	case dst == broadcast:
 		return !f.on(virtio.CtrlRXNoBcast)

@@ -146,6 +146,10 @@ func TestFilterVLAN(t *testing.T) {
 		t.Error("a table without VLAN filtering filters")
 	}
 	f = f.WithVLANFiltering(true)
+	if !f.PassesAll() || !f.Match(tagged(own, 5)) {
+		t.Error("promiscuous with VLAN filtering does not pass everything")
+	}
+	f = f.WithMode(virtio.CtrlRXPromisc, false).WithMode(virtio.CtrlRXAllUni, true)
 	if f.PassesAll() {
 		t.Error("VLAN filtering passes everything")
 	}
@@ -167,7 +171,7 @@ func TestFilterVLAN(t *testing.T) {
 		t.Error("short frames misjudged")
 	}
 	// Both judgements apply to a tagged frame.
-	g := f.WithMode(virtio.CtrlRXPromisc, false)
+	g := f.WithMode(virtio.CtrlRXAllUni, false)
 	if !g.Match(tagged(own, 1)) || g.Match(tagged(other, 1)) || g.Match(tagged(own, 2)) {
 		t.Error("tag and address are not both judged")
 	}
@@ -241,13 +245,13 @@ type model struct {
 }
 
 func (m *model) match(dst [6]byte, vlan int) bool {
-	if !m.moded && !m.vlaned {
+	if !m.moded && !m.vlaned || m.mode[virtio.CtrlRXPromisc] {
 		return true
 	}
 	if vlan > 0 && m.filterVLANs && !m.vlans[uint16(vlan)] {
 		return false
 	}
-	if !m.moded || m.mode[virtio.CtrlRXPromisc] {
+	if !m.moded {
 		return true
 	}
 	if dst == bcast {
