@@ -223,6 +223,18 @@ func (s EngineSpec) New() Engine {
 	switch s.Kind {
 	case EngineFixed:
 		return newFixed(s.Kind.String(), s.Limits)
+	case EngineNetDim:
+		profile := s.Profile
+		if profile == ([NetDimSteps]Limits{}) {
+			mode := 0
+			if s.CQE {
+				mode = 1
+			}
+			profile = netDimProfiles[s.Direction&1][mode]
+		}
+		return newNetDim(profile)
+	case EngineRDMADim:
+		return newRDMADim()
 	case EngineAdaptive:
 		if makeAdaptive != nil {
 			return makeAdaptive(s)
