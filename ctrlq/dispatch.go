@@ -44,8 +44,7 @@ type Result struct {
 	Ack uint8
 	// Class and Command are 255 if the request is too short to have them.
 	Class, Command uint8
-	// Err says why the command had no effect; nil if it had. Ack is OK all the
-	// same with ErrNotNegotiated of a command that is tolerated.
+	// Err says why the command had no effect; nil if it had.
 	Err error
 }
 
@@ -66,20 +65,11 @@ func Dispatch(f virtio.Features, h Handler, req []byte, reply [][]byte) Result {
 	}
 	var value []byte
 	value, r.Err = dispatch(f, h, req, a.room)
-	if r.Err == nil || tolerated(f, r.Class, r.Err) {
+	if r.Err == nil {
 		r.Ack = virtio.CtrlOK
 	}
 	r.Written = a.write(reply, r.Ack, value)
 	return r
-}
-
-// tolerated reports whether a command that was refused for err is answered OK
-// all the same; see the package's comment.
-func tolerated(f virtio.Features, class uint8, err error) bool {
-	if !f.Has(virtio.FeatureCtrlVQ) || !errors.Is(err, ErrNotNegotiated) {
-		return false
-	}
-	return class == virtio.CtrlRX || class == virtio.CtrlVLAN || class == virtio.CtrlAnnounce
 }
 
 // dispatch checks the request in the order: known, well formed, negotiated. It

@@ -196,10 +196,7 @@ func TestNotNegotiated(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%x", c.name, uint64(f)), func(t *testing.T) {
 				var h recorder
 				r, ack := run(f, &h, c.req)
-				want := uint8(virtio.CtrlErr)
-				if cl := c.req[0]; f.Has(virtio.FeatureCtrlVQ) && (cl == virtio.CtrlRX || cl == virtio.CtrlVLAN || cl == virtio.CtrlAnnounce) {
-					want = virtio.CtrlOK
-				}
+				const want = uint8(virtio.CtrlErr)
 				if r.Ack != want || ack != want || r.Written != 1 || !errors.Is(r.Err, ErrNotNegotiated) || h.calls != nil {
 					t.Errorf("ack %d, want %d; result %+v, calls %q", ack, want, r, h.calls)
 				}

@@ -6,13 +6,10 @@
 //
 // A command is refused with VIRTIO_NET_ERR, and no method of the [Handler] is
 // called, if it is unknown, if its feature was not negotiated, or if its data
-// is shorter or longer than the command's. Drivers in the field need these
-// exceptions:
+// is shorter or longer than the command's. That goes for RX, VLAN and ANNOUNCE
+// commands as well, which some drivers send without having negotiated them: what
+// has no effect is not acknowledged. Leniency is in the values:
 //
-//   - RX, VLAN and ANNOUNCE commands that are well formed but not negotiated
-//     are answered OK and have no effect (the Windows driver sends them anyhow
-//     and may give the adapter up on an error). Nothing is promised by that:
-//     without those features nothing is filtered.
 //   - Any value but 0 turns an RX mode on.
 //   - NOTF_COAL/VQ_GET may leave out the two reserved bytes behind the index.
 //   - A MAC table of any length that the request holds is accepted; what does

@@ -195,8 +195,9 @@ func (d *Device) controlIndex() int {
 
 // SetFeatures implements [vhostuser.Backend].
 func (d *Device) SetFeatures(f virtio.Features) error {
-	// A front-end that keeps the control queue to itself accepts MQ without it.
-	if err := virtio.CheckDependencies(f &^ virtio.FeatureMQ); err != nil {
+	// A front-end that keeps the control queue to itself accepts these without it.
+	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce
+	if err := virtio.CheckDependencies(f &^ kept); err != nil {
 		d.log.Warn("the driver accepted features without what they depend on", "error", err)
 	}
 	d.mu.Lock()
