@@ -22,6 +22,10 @@ const (
 	// buffers waits for more of them before it is dropped, so that a driver
 	// which never posts enough does not stop its own queue.
 	maxHold = int64(100 * time.Millisecond)
+	// maxRefused is how many frames in a row may have a header that the driver must
+	// not see before the buffers that they went into are given back empty. A port's
+	// frames do not stop the queue; buffers that lie over each other would.
+	maxRefused = 64
 	// calmFrames is after how many frames that fitted well the worker offers
 	// the port less room again.
 	calmFrames = 64
@@ -44,6 +48,11 @@ type rxScratch struct {
 	// memory and the others in spill.
 	held, heldIn int
 	holdUntil    int64
+	// blocked is the unusable chain in batch at which an offer had to end, -1 if
+	// there was none.
+	blocked int
+	// refused counts frames whose header was refused since one was delivered.
+	refused int
 	// starved is true when the driver must post buffers before anything moves.
 	starved bool
 	peek    [64]byte
@@ -56,7 +65,7 @@ func (s *rxScratch) start(hdrLen, size int) {
 		s.spill = make([]byte, maxFrame+virtio.NetHeaderLen)
 	}
 	s.batch.Reset()
-	s.head, s.room, s.calm, s.held, s.heldIn, s.holdUntil, s.starved = 0, hdrLen+1518, 0, 0, 0, 0, true
+	s.head, s.room, s.calm, s.held, s.heldIn, s.holdUntil, s.refused, s.starved = 0, hdrLen+1518, 0, 0, 0, 0, 0, true
 }
 
 // returnCached gives all chains that are not used back to the ring.
@@ -184,8 +193,8 @@ func (w *worker) nextFrame() (int, bool) {
 func (w *worker) offer(want int) int {
 	s := &w.rxs
 	merge := w.features.Has(virtio.FeatureMrgRxBuf)
-	s.iov = s.iov[:0]
-	room, refused := 0, 0
+	s.iov, s.blocked = s.iov[:0], -1
+	room, empty := 0, 0
 	for i := s.head; room < want; i++ {
 		if i >= len(s.batch.Chains) {
 			if moved := w.fill(); moved < 0 {
@@ -199,13 +208,18 @@ func (w *worker) offer(want int) int {
 		}
 		c := &s.batch.Chains[i]
 		if reason, bad := w.unusable(c); bad {
-			if i != s.head || refused == w.rx.q.Size() {
-				break // it is met again, and given back, when it is the first
+			if i != s.head {
+				// A frame's buffers follow each other in the used ring.
+				s.blocked = i
+				break
+			}
+			if empty == w.rx.q.Size() {
+				break
 			}
 			w.rx.c.drop(reason, 1)
 			w.rx.q.Complete(c, 0)
 			s.head++
-			refused++
+			empty++
 			continue
 		}
 		if len(s.iov)+len(s.batch.Writable(i)) > maxSegs {
@@ -226,6 +240,9 @@ func (w *worker) unusable(c *vring.Chain) (dropReason, bool) {
 	case c.Fault != 0:
 		return dropMalformed, true
 	case c.ReadLen != 0 || c.WriteLen < uint64(w.hdrLen):
+		return dropBadBuffer, true
+	case c.WriteLen < uint64(w.hdrLen+ethHeader) && !w.features.Has(virtio.FeatureMrgRxBuf):
+		// It would stay where it is, and no frame would pass it.
 		return dropBadBuffer, true
 	}
 	return 0, false
@@ -292,8 +309,13 @@ func (w *worker) deliverFrame(n int) (slots, size int) {
 		used++
 	}
 	if !w.header(used) {
+		if s.refused++; s.refused >= maxRefused {
+			s.refused = 0
+			w.giveBack(used)
+		}
 		return 0, 0
 	}
+	s.refused = 0
 	for left := n; left > 0; s.head++ {
 		c := &s.batch.Chains[s.head]
 		l := int(min(c.WriteLen, uint64(left)))
@@ -327,8 +349,12 @@ func (w *worker) adapt(n int) {
 // cannot ever fit or has been held for too long.
 func (w *worker) spread(n int) bool {
 	r, s := &w.rx, &w.rxs
-	in := s.heldIn
-	if room := w.offer(n); room < n {
+	room := w.offer(n)
+	for room < n && s.blocked >= 0 && n <= len(s.spill) {
+		w.pass(n)
+		room = w.offer(n)
+	}
+	if room < n {
 		now := nanotime()
 		switch {
 		case !w.features.Has(virtio.FeatureMrgRxBuf):
@@ -346,8 +372,31 @@ func (w *worker) spread(n int) bool {
 		return false
 	}
 	s.held, s.holdUntil = 0, 0
-	scatter(s.iov, in, s.spill[:n-in])
+	scatter(s.iov, s.heldIn, s.spill[:n-s.heldIn])
 	return true
+}
+
+// pass gives back, empty, the unusable chain at which the last offer ended and
+// those in front of it, which are too few. The frame of n bytes moves out of them.
+func (w *worker) pass(n int) {
+	s := &w.rxs
+	copy(s.spill[s.heldIn:], s.spill[:n-s.heldIn])
+	gather(s.spill[:0], s.iov, s.heldIn)
+	s.heldIn = 0
+	w.giveBack(s.blocked + 1 - s.head)
+}
+
+// giveBack gives the first n chains back empty.
+func (w *worker) giveBack(n int) {
+	s := &w.rxs
+	for range n {
+		c := &s.batch.Chains[s.head]
+		if reason, bad := w.unusable(c); bad {
+			w.rx.c.drop(reason, 1)
+		}
+		w.rx.q.Complete(c, 0)
+		s.head++
+	}
 }
 
 // header completes the virtio-net header in the driver's memory: flags only as
