@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -222,7 +221,8 @@ func TestV11Indices(t *testing.T) {
 			g := c.Dial(t)
 			g.Hello(0)
 			watch(g, q)
-			g.Must(firehose(g, q, entries))
+			plain(g, q)
+			g.Must(errors.Join(hose{g, q, 1}.pour(entries), hose{g, q, 1}.rest()))
 			barrier(g, q)
 			if n := api.queue(t, q).Packets; n != entries {
 				t.Errorf("%d frames for %d entries", n, entries)
@@ -233,53 +233,4 @@ func TestV11Indices(t *testing.T) {
 			c.Alive(g)
 		})
 	}
-}
-
-// firehose publishes entries one by one as fast as it can, and expects each to be
-// used once, in order, and none before it was published.
-func firehose(g *scripted.Guest, q, entries int) error {
-	r := g.Ring(q)
-	for i := range r.Size {
-		d := desc(g.Mem.Buffer(q, i), 72, 0, 0)
-		if q&1 == 0 {
-			d.Flags, d.Len = flagWrite, scripted.BufferSize
-		}
-		r.SetDesc(i, d)
-	}
-	reap := func() (bool, error) {
-		idx := r.UsedIdx()
-		if idx-r.Seen > r.Next-r.Seen {
-			return false, fmt.Errorf("used index %d: only %d entries are available", idx, r.Next)
-		}
-		for ; r.Seen != idx; r.Seen++ {
-			if id, _ := r.UsedElem(r.Seen); int(id) != int(r.Seen)%r.Size {
-				return false, fmt.Errorf("used element %d is chain %d", r.Seen, id)
-			}
-		}
-		return int(r.Next-r.Seen) < r.Size, nil
-	}
-	for range entries {
-		var err error
-		full := func() bool {
-			var room bool
-			room, err = reap()
-			return room || err != nil
-		}
-		if e := spin("room in the ring", full); e != nil || err != nil {
-			return errors.Join(e, err)
-		}
-		old := r.Next
-		r.Put(r.Next % uint16(r.Size))
-		r.Publish()
-		if needKick(r, old, g.Features.Has(virtio.FeatureEventIdx)) {
-			if err := r.Notify(); err != nil {
-				return err
-			}
-		}
-	}
-	var err error
-	return errors.Join(spin("the last entries are used", func() bool {
-		_, err = reap()
-		return r.Seen == r.Next || err != nil
-	}), err)
 }
