@@ -201,7 +201,10 @@ func TestP10Replies(t *testing.T) {
 		g := c.Dial(t)
 		g.Hello(0)
 		for r, p := range own {
-			g.Ask(r, scripted.NeedReply, p)
+			// Its own reply, and not a confirmation in its place.
+			if with, without := g.Ask(r, scripted.NeedReply, p), g.Ask(r, scripted.Plain, p); !slices.Equal(with, without) {
+				t.Errorf("%s: % x, and % x if a confirmation is asked for", r, without, with)
+			}
 			g.InStep()
 		}
 		for r, p := range others {

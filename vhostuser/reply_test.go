@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/vhostnet/vhostnet/virtio"
@@ -39,7 +40,15 @@ func TestNeedReply(t *testing.T) {
 			}
 		}
 		s.tell(r, FlagVersion|FlagNeedReply, payload)
-		if b := s.reply(r); !isOwn && len(b) != 8 {
+		b := s.reply(r)
+		if isOwn {
+			// Its own reply, and not a confirmation in its place.
+			s.tell(r, FlagVersion, payload)
+			if plain := s.reply(r); !bytes.Equal(b, plain) {
+				t.Errorf("%s: % x, and % x if a confirmation is asked for", r, plain, b)
+			}
+		}
+		if !isOwn && len(b) != 8 {
 			t.Errorf("%s: confirmation of %d bytes", r, len(b))
 		} else if known := requests[r].do != nil; !known && ne.Uint64(b) == 0 {
 			t.Errorf("%s: not refused", r)
