@@ -33,7 +33,10 @@ type Config struct {
 	// MTU is offered to the driver in bytes, 68 to 65535; 0 leaves
 	// VIRTIO_NET_F_MTU out.
 	MTU int
-	// RXLimits and TXLimits are the host's notification limits.
+	// RXModeration and TXModeration choose the host's notification limits.
+	RXModeration, TXModeration coalesce.EngineSpec
+	// RXLimits and TXLimits are short for the fixed engine, where no other one is
+	// chosen.
 	RXLimits, TXLimits coalesce.Limits
 	// Strict makes a driver's "every packet" setting, the default of Linux,
 	// overrule the host's limits.
@@ -60,6 +63,8 @@ func (c *Config) check(p port.Port) error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.RXModeration = orFixed(c.RXModeration, c.RXLimits, coalesce.RX)
+	c.TXModeration = orFixed(c.TXModeration, c.TXLimits, coalesce.TX)
 	switch {
 	case c.QueuePairs < 1 || c.QueuePairs > MaxQueuePairs:
 		return fmt.Errorf("%w: %d queue pairs: want 1 to %d", ErrConfig, c.QueuePairs, MaxQueuePairs)
@@ -105,4 +110,13 @@ func (c *Config) offer(p port.Port) (virtio.Features, error) {
 		return 0, fmt.Errorf("%w: this device with port %s cannot offer %s", ErrConfig, p, extra)
 	}
 	return (f &^ c.Without).Closure(), nil
+}
+
+// orFixed is s, or the fixed engine with l if s is no engine and l not zero.
+func orFixed(s coalesce.EngineSpec, l coalesce.Limits, d coalesce.Direction) coalesce.EngineSpec {
+	if s.Kind == coalesce.EngineOff && l != (coalesce.Limits{}) {
+		s = coalesce.EngineSpec{Kind: coalesce.EngineFixed, Limits: l}
+	}
+	s.Direction = d
+	return s
 }

@@ -59,6 +59,9 @@ type queueCounters struct {
 	headerFaults   [16]count
 	reasons        [16]count
 	broken         count
+	// host and inForce are the limits that the host's engine chose, and those
+	// that are applied, packed.
+	host, inForce atomic.Uint64
 	// why is why the ring is broken at present, nil when it is not.
 	why atomic.Pointer[string]
 	_   [64]byte // keeps the next queue's counters off this cache line

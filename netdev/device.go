@@ -45,6 +45,7 @@ type Device struct {
 	connects uint64
 	online   bool
 	guest    guestState
+	specs    []coalesce.EngineSpec // the host's policy by virtqueue
 }
 
 // ringState is what the session knows of a ring.
@@ -106,6 +107,7 @@ func build(cfg Config, p port.Port) (*Device, error) {
 		d.rings[i].call, d.rings[i].err = -1, -1
 	}
 	d.guest.coalesce = coalesce.NewSettings(n)
+	d.specs = cfg.engineSpecs()
 	for i := range n {
 		w, err := newWorker(i, p.Queue(i), &d.counters[2*i], &d.counters[2*i+1], d.log)
 		if err != nil {
@@ -126,6 +128,12 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for i := range d.specs {
+		if err := d.applyEngine(i); err != nil {
+			d.stopWorkers()
+			return nil, err
+		}
+	}
 	d.resetGuestLocked()
 	d.idlePort()
 	return d, nil

@@ -207,7 +207,9 @@ func connect(t *testing.T, dev *netdev.Device) (*net.UnixConn, func()) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- vhostuser.Serve(context.Background(), back, dev, vhostuser.Options{Counters: dev.Counters()}) }()
+	go func() {
+		done <- vhostuser.Serve(context.Background(), back, dev, vhostuser.Options{Counters: dev.Counters()})
+	}()
 	return front, func() {
 		if err := <-done; err != nil {
 			t.Errorf("session: %v", err)

@@ -283,3 +283,50 @@ func TestPolicy(t *testing.T) {
 		}
 	})
 }
+
+// TestEngines: the host's policy can be changed while traffic flows, learns from
+// it, and stays below the driver's limits.
+func TestEngines(t *testing.T) {
+	r := newRig(t, netdev.Config{}, driver.Config{})
+	spec := func(text string, d coalesce.Direction) coalesce.EngineSpec {
+		t.Helper()
+		s, err := coalesce.ParseEngine(text, d)
+		r.must(err)
+		return s
+	}
+	r.must(r.dev.SetModeration(0, spec("fixed:300/20", coalesce.RX)))
+	if c := r.queue(0).Coalesce; c.Effective != (netdev.LimitsSnapshot{Usecs: 300, Packets: 20}) || c.Engine != "fixed:300/20" {
+		t.Errorf("%+v", c)
+	}
+	if c := r.queue(1).Coalesce; c.Effective != (netdev.LimitsSnapshot{}) || c.Engine != "off" {
+		t.Errorf("the other queue: %+v", c)
+	}
+	if r.dev.SetModeration(2, coalesce.EngineSpec{}) == nil {
+		t.Error("the control queue was given an engine")
+	}
+	for _, text := range []string{"net-dim", "net-dim:cqe", "rdma-dim"} {
+		r.must(r.dev.SetModeration(0, spec(text, coalesce.RX)))
+		r.must(r.d.SetRXCoalesce(0, 0))
+		was := r.queue(0).Coalesce.Decision
+		for range 400 {
+			r.port.queues[0].inject(testFrame(0, 60))
+			r.receive(0, 1)
+		}
+		c := r.queue(0).Coalesce
+		if c.Engine != text || c.Decision.At == was.At || c.Decision.Reason == "" {
+			t.Errorf("%s has not decided anything: %+v", text, c)
+		}
+		if c.Effective != c.Host || c.Host != netdev.LimitsSnapshot(c.Decision.Limits) {
+			t.Errorf("%s: %+v", text, c)
+		}
+		// A ceiling of the driver's.
+		r.must(r.d.SetRXCoalesce(1, 2))
+		if c := r.queue(0).Coalesce; c.Effective.Usecs > 1 || c.Effective.Packets > 2 {
+			t.Errorf("%s is above the driver's limits: %+v", text, c)
+		}
+	}
+	r.must(r.dev.SetModeration(0, coalesce.EngineSpec{}))
+	if c := r.queue(0).Coalesce; c.Effective != (netdev.LimitsSnapshot{Usecs: 1, Packets: 2}) {
+		t.Errorf("off: %+v", c)
+	}
+}

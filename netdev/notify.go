@@ -32,8 +32,8 @@ type ring struct {
 	kicksOn bool
 	ringFDs
 
-	mod    coalesce.Moderator
-	limits coalesce.Limits
+	mod coalesce.Moderator
+	moderation
 	// deadline is when the moderator wants to be asked again, 0: never.
 	deadline int64
 	// slots is how many ring slots the driver cannot have seen coming back.
@@ -86,8 +86,10 @@ func (r *ring) signal(now int64, reason coalesce.Reason) {
 	}
 	if !r.q.NeedSignal() {
 		r.c.suppressed.add(1)
+		r.seen.Suppressed++
 		return
 	}
+	r.seen.Notified++
 	if r.call >= 0 {
 		r.ringBell(r.call)
 	}
@@ -116,15 +118,11 @@ func (r *ring) flush(now int64, reason coalesce.Reason) {
 func (r *ring) expire(now int64) {
 	if r.deadline != 0 && now >= r.deadline && r.live() {
 		r.act(now, r.mod.Expire(now))
+		r.consult(now, 0, 0, 0, false)
 	}
-}
-
-// setLimits changes the notification limits; what is pending is judged anew.
-func (r *ring) setLimits(now int64, l coalesce.Limits) {
-	r.limits = l
-	v := r.mod.SetLimits(now, l)
-	if r.live() {
-		r.act(now, v)
+	if r.tick != 0 && now >= r.tick && r.live() {
+		r.tick = 0
+		r.take(now, r.engine.Tick(now))
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/vhostuser"
@@ -76,6 +75,10 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	d.running++
 	d.applyPairs()
 	return nil
+}
+
+func errNoQueue(i, n int) error {
+	return fmt.Errorf("netdev: virtqueue %d is not a receive or transmit queue: want 0 to %d", i, n-1)
 }
 
 // activateRing validates a ring's addresses against the memory table.
@@ -321,24 +324,14 @@ func (d *Device) activate(pair int, on bool) {
 	}
 }
 
-// limits returns what the driver set for ring i, the host's policy and what
-// follows from the two.
-func (d *Device) limits(i int) (guest, host, effective coalesce.Limits) {
-	guest, host = d.guest.coalesce.VQ(i), d.cfg.RXLimits
-	if i&1 == 1 {
-		host = d.cfg.TXLimits
-	}
-	// A driver that cannot set limits has not asked for any either.
-	strict := d.cfg.Strict && d.features&(virtio.FeatureNotfCoal|virtio.FeatureVQNotfCoal) != 0
-	return guest, host, coalesce.Effective(guest, host, strict)
-}
-
-// applyLimits sends the limits of ring i to its worker.
+// applyLimits sends what the driver set for ring i to its worker. A driver that
+// has set nothing has not asked for "every packet" either.
 func (d *Device) applyLimits(i int) {
-	_, _, l := d.limits(i)
+	l := d.guest.coalesce.VQ(i)
+	strict := d.cfg.Strict && d.guest.coalesce.Configured(i)
 	w := d.pairs[i/2]
 	_ = w.post(func() {
 		r := w.ringFor(i)
-		w.guard(r, func() { r.setLimits(nanotime(), l) })
+		w.guard(r, func() { r.setGuest(nanotime(), l, strict) })
 	})
 }

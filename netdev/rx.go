@@ -128,6 +128,7 @@ func (w *worker) receive() bool {
 		// Only unusable buffers went back; the driver may be waiting for them.
 		r.observe(now, 1, 0, slots)
 	}
+	r.consult(now, uint32(got), bytes, w.posted(), !w.portReady)
 	w.relieveRX(now)
 	return true
 }
@@ -139,10 +140,14 @@ func (w *worker) relieveRX(now int64) {
 	if r.deadline == 0 {
 		return
 	}
-	left := r.q.AvailCount() + len(w.rxs.batch.Chains) - w.rxs.head
-	if left <= r.q.Size()/4 {
+	if w.posted() <= r.q.Size()/4 {
 		r.flush(now, coalesce.ReasonRingPressure)
 	}
+}
+
+// posted is how many buffers the driver has posted that are not used.
+func (w *worker) posted() int {
+	return w.rx.q.AvailCount() + len(w.rxs.batch.Chains) - w.rxs.head
 }
 
 // nextFrame returns the length, header included, of the next frame, which then

@@ -1,5 +1,7 @@
 package netdev
 
+import "github.com/vhostnet/vhostnet/coalesce"
+
 // DeviceSnapshot is what one device looks like at one moment. It is a copy:
 // taking it never stops a worker, so counters of different queues may be a few
 // packets apart.
@@ -106,10 +108,13 @@ type QueueSnapshot struct {
 type CoalesceSnapshot struct {
 	// Guest is what the driver set (VQ_GET reports it).
 	Guest LimitsSnapshot `json:"guest"`
-	// Host is the configured policy of the host.
-	Host LimitsSnapshot `json:"host"`
+	// Engine is the host's policy, Host what it asks for at present.
+	Engine string         `json:"engine"`
+	Host   LimitsSnapshot `json:"host"`
 	// Effective is what the worker applies.
 	Effective LimitsSnapshot `json:"effective"`
+	// Decision is the engine's last one, and why.
+	Decision coalesce.Decision `json:"decision"`
 }
 
 // LimitsSnapshot is a pair of notification limits.

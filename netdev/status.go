@@ -79,8 +79,13 @@ func (d *Device) queueSnapshot(i int) QueueSnapshot {
 		}
 	}
 	if i < 2*len(d.pairs) {
-		guest, host, effective := d.limits(i)
-		q.Coalesce = CoalesceSnapshot{LimitsSnapshot(guest), LimitsSnapshot(host), LimitsSnapshot(effective)}
+		q.Coalesce = CoalesceSnapshot{
+			Guest: LimitsSnapshot(d.guest.coalesce.VQ(i)),
+			Host:  unpack(c.host.Load()), Effective: unpack(c.inForce.Load()),
+			Engine: d.specs[i].String(),
+		}
+		w := d.pairs[i/2]
+		_ = w.post(func() { q.Coalesce.Decision = w.ringFor(i).engine.Decision() })
 	}
 	return q
 }

@@ -76,6 +76,7 @@ func (w *worker) transmit() bool {
 	// Counted are entries given back, dropped ones too: the driver waits for
 	// the buffer, not for the frame.
 	r.observe(now, uint32(done), bytes, slots)
+	r.consult(now, uint32(done), bytes, r.q.Size()-r.slots, done == n && n < burst)
 	r.relieve(now)
 	return true
 }

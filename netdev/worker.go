@@ -134,7 +134,7 @@ func (w *worker) bursts() bool {
 		w.current = &w.rx
 		moved = w.receive() || moved
 	}
-	if w.rx.deadline != 0 || w.tx.deadline != 0 {
+	if w.rx.deadline|w.rx.tick|w.tx.deadline|w.tx.tick != 0 {
 		now := nanotime()
 		w.current = &w.rx
 		w.rx.expire(now)
@@ -197,7 +197,7 @@ func (w *worker) sleep() {
 
 func (w *worker) nextDeadline() int64 {
 	at := int64(0)
-	for _, d := range [...]int64{w.rx.deadline, w.tx.deadline, w.rxs.holdUntil} {
+	for _, d := range [...]int64{w.rx.deadline, w.rx.tick, w.tx.deadline, w.tx.tick, w.rxs.holdUntil} {
 		if d != 0 && (at == 0 || d < at) {
 			at = d
 		}
@@ -212,6 +212,7 @@ func (w *worker) ready(tag int32, events uint32) {
 		w.rxs.starved = false
 	case tagTXKick:
 		w.tx.c.kicks.add(1)
+		w.tx.seen.Kicked = true
 		w.tx.due = !w.tx.old
 		w.tx.old = false
 	case tagPort:
@@ -265,10 +266,9 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 		}
 	}
 	r.q, r.ringFDs, r.polled = q, f, f.kick < 0
-	r.paused, r.due, r.kicksOn, r.slots, r.deadline = false, false, true, 0, 0
+	r.paused, r.due, r.kicksOn = false, false, true
 	r.c.why.Store(nil)
-	r.mod.Reset()
-	r.mod.SetLimits(nanotime(), r.limits)
+	r.restart(nanotime())
 	if r == &w.rx {
 		w.rxs.start(w.hdrLen, q.Size())
 		w.portReady = true
@@ -293,7 +293,7 @@ func (w *worker) detach(index int) uint32 {
 	}
 	var base uint32
 	w.guard(r, func() { base = r.q.Stop().Base })
-	r.q, r.ringFDs, r.polled, r.deadline, r.paused = nil, noFDs, false, 0, false
+	r.q, r.ringFDs, r.polled, r.deadline, r.tick, r.paused = nil, noFDs, false, 0, 0, false
 	r.mod.Reset()
 	return base
 }
