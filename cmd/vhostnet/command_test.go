@@ -51,7 +51,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"--help"}, []string{"serve", "demo", "tap", "features", "version"}},
 		{[]string{"serve", "--help"}, []string{
 			"--socket-path=PATH", "--fd=N", "--client", "--port=KIND:ARGS", "--queue-pairs=N", "--queue-size=N", "--mac=ADDRESS",
-			"--mtu=BYTES", "--features", "--rx-coalesce=USECS/FRAMES", "--tx-coalesce", "--coalesce-strict", "--api=ADDRESS",
+			"--mtu=BYTES", "--features", "--rx-coalesce=USECS/FRAMES", "--tx-coalesce", "--coalesce-strict", "--rx-moderation=ENGINE", "--api=ADDRESS",
 			"--log-level", "--log-format", "--print-capabilities", "1 (default) to 127", "microseconds", "SIGTERM", "Exit code", "qemu-system-x86_64",
 		}},
 		{[]string{"tap", "create", "--help"}, []string{"<name>", "--queues=N", "--owner=USER", "--group=GROUP", "CAP_NET_ADMIN"}},

@@ -23,6 +23,8 @@ type deviceFlags struct {
 	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case."`
 	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling."`
 	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0."`
+	RXModeration   engine      `name:"rx-moderation" placeholder:"ENGINE" group:"moderation" help:"Who chooses the limits of receive queues instead: off, fixed:USECS/FRAMES (the same as --rx-coalesce), net-dim[:eqe|cqe][:U,F_U,F_U,F_U,F_U,F] (hill climbing on throughput, as the Linux kernel does it for its drivers), rdma-dim (on frames per notification). Default off, which leaves it to the guest."`
+	TXModeration   engine      `name:"tx-moderation" placeholder:"ENGINE" group:"moderation" help:"The same for transmit completions."`
 	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for."`
 }
 
@@ -33,6 +35,14 @@ func (f *deviceFlags) open(log *slog.Logger) (*netdev.Device, error) {
 	}
 	if f.QueueSize < 0 || f.QueueSize == 1 {
 		return nil, usageError{fmt.Errorf("--queue-size %d: want a power of two from 2 to %d", f.QueueSize, netdev.MaxQueueSize)}
+	}
+	rx, err := moderationEngine("rx", f.RXModeration, f.RXCoalesce, coalesce.RX)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := moderationEngine("tx", f.TXModeration, f.TXCoalesce, coalesce.TX)
+	if err != nil {
+		return nil, err
 	}
 	spec := f.Port
 	if spec == "" {
@@ -49,12 +59,13 @@ func (f *deviceFlags) open(log *slog.Logger) (*netdev.Device, error) {
 		QueueSize:  f.QueueSize,
 		MAC:        f.MAC,
 		MTU:        f.MTU,
-		RXLimits:   coalesce.Limits(f.RXCoalesce),
-		TXLimits:   coalesce.Limits(f.TXCoalesce),
 		Strict:     f.CoalesceStrict,
 		With:       f.Features.with,
 		Without:    f.Features.without,
 		Log:        log,
+
+		RXModeration: rx,
+		TXModeration: tx,
 	}, p)
 	if errors.Is(err, netdev.ErrConfig) {
 		err = usageError{err}
@@ -86,4 +97,22 @@ func openPort(text string, queues int) (port.Port, error) {
 		return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
 	}
 	return p, nil
+}
+
+// moderationEngine reads --rx-moderation, for which --rx-coalesce is short, or the same of tx.
+func moderationEngine(dir string, spec engine, l limits, d coalesce.Direction) (coalesce.EngineSpec, error) {
+	if spec == "" {
+		if l == (limits{}) {
+			return coalesce.EngineSpec{Direction: d}, nil
+		}
+		return coalesce.EngineSpec{Kind: coalesce.EngineFixed, Direction: d, Limits: coalesce.Limits(l)}, nil
+	}
+	if l != (limits{}) {
+		return coalesce.EngineSpec{}, usageError{fmt.Errorf("--%s-coalesce is short for --%[1]s-moderation fixed: give one of them", dir)}
+	}
+	s, err := coalesce.ParseEngine(string(spec), d)
+	if err != nil {
+		return coalesce.EngineSpec{}, usageError{fmt.Errorf("--%s-moderation: %w", dir, err)}
+	}
+	return s, nil
 }

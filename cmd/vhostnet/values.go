@@ -42,6 +42,16 @@ func (l *limits) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// engine is the notation of a moderation engine.
+type engine string
+
+// UnmarshalText checks the notation.
+func (e *engine) UnmarshalText(b []byte) error {
+	*e = engine(b)
+	_, err := coalesce.ParseEngine(string(b), coalesce.RX)
+	return err
+}
+
 func number(what, s string, least, most uint64) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil || n < least || n > most {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/mgmt"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -76,6 +77,7 @@ func TestRefusedCommandLines(t *testing.T) {
 		{"--socket-path=/s --rx-coalesce=64", "USECS/FRAMES"},
 		{"--socket-path=/s --rx-coalesce=1000001/1", "0 to 1000000"},
 		{"--socket-path=/s --rx-coalesce=1/32769", "0 to 32768"},
+		{"--socket-path=/s --rx-moderation=foo", "must be off, fixed:USECS/FRAMES"},
 		{"--socket-path=/s --tx-coalesce=-1/1", "0 to 1000000"},
 		{"--socket-path=/s --tx-coalesce=1/2/3", "frames"},
 		{"--socket-path=/s --mac=52:54", "six bytes"},
@@ -130,4 +132,23 @@ func FuzzValues(f *testing.F) {
 			t.Fatalf("%q: name", s)
 		}
 	})
+}
+
+// TestModerationFlags: one of the two ways to choose an engine, and the short one
+// is the fixed engine.
+func TestModerationFlags(t *testing.T) {
+	if _, err := moderationEngine("tx", "rdma-dim", limits{Usecs: 1, Packets: 1}, coalesce.TX); err == nil ||
+		!strings.Contains(err.Error(), "--tx-coalesce is short for --tx-moderation fixed") {
+		t.Errorf("both: %v", err)
+	}
+	for text, want := range map[engine]string{"": "fixed:64/32", "net-dim:cqe": "net-dim:cqe"} {
+		l := limits{Usecs: 64, Packets: 32}
+		if text != "" {
+			l = limits{}
+		}
+		s, err := moderationEngine("rx", text, l, coalesce.RX)
+		if err != nil || s.String() != want || s.Direction != coalesce.RX {
+			t.Errorf("%q: %s, %v", text, s, err)
+		}
+	}
 }
