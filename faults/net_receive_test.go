@@ -63,9 +63,11 @@ func TestN01Header(t *testing.T) {
 type receiver struct {
 	*scripted.Guest
 	t *testing.T
-	// at is where the next buffer goes, sizes what was posted, by head.
+	// at is where the next buffer goes, addrs where they are, by head.
 	at    uint64
 	addrs map[uint16]uint64
+	// hdr is the header of the last frame.
+	hdr virtio.NetHeader
 }
 
 func newReceiver(t *testing.T, g *scripted.Guest) *receiver {
@@ -108,7 +110,8 @@ func (r *receiver) frame() (frame []byte, buffers, empty int) {
 	if len(b) < 12 {
 		r.t.Fatalf("%d bytes of header", len(b))
 	}
-	buffers = int(b[10]) | int(b[11])<<8
+	r.hdr.Decode(b[:12])
+	buffers = int(r.hdr.NumBuffers)
 	frame = bytes.Clone(b[12:])
 	for range buffers - 1 {
 		frame = append(frame, r.next()...)
