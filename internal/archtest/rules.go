@@ -39,6 +39,11 @@ var rules = map[string]rule{
 		why: "the moderator counts packets and time: it never sees a ring",
 		not: pure("the moderator is tested with a fake clock: time comes in as a number, and it never sees a file descriptor"),
 	},
+	"coalesce/sim": {
+		ours: []string{"coalesce"},
+		why:  "the simulator has models where the device has rings, ports and guests",
+		not:  pure("a run depends on its arguments alone: time is virtual, and traces come from a reader"),
+	},
 	"ctrlq": {
 		ours: []string{"virtio"},
 		why:  "commands are decoded from bytes: what they do is the handler's",
