@@ -10,6 +10,7 @@ import (
 type cli struct {
 	Serve    serveCmd    `cmd:"" default:"withargs" help:"Serve a network device to one front-end at a time (the default command)."`
 	Demo     demoCmd     `cmd:"" help:"Show notification coalescing with an embedded guest; needs no root, no VM."`
+	Sim      simCmd      `cmd:"" help:"Compare moderation engines in a simulation; needs no root, no VM."`
 	Tap      tapCmd      `cmd:"" help:"Make or remove persistent TAP interfaces."`
 	Features featuresCmd `cmd:"" help:"Print the virtio features that a device offers."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`

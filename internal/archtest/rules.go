@@ -44,6 +44,7 @@ var rules = map[string]rule{
 		why:  "the simulator has models where the device has rings, ports and guests",
 		not:  pure("a run depends on its arguments alone: time is virtual, and traces come from a reader"),
 	},
+	"coalesce/sim/chart": {ours: []string{"coalesce/sim"}, why: "it draws results: how they came about is the simulator's"},
 	"ctrlq": {
 		ours: []string{"virtio"},
 		why:  "commands are decoded from bytes: what they do is the handler's",
