@@ -164,7 +164,7 @@ func TestM07Suppressed(t *testing.T) {
 				m.move(q, 1)
 				m.called(q, "the first frame")
 				m.recycle(q)
-				for round := range 3 {
+				for round := range 2 {
 					r.SetAvailFlags(virtio.AvailFNoInterrupt)
 					r.SetUsedEvent(r.Seen + 0x7000)
 					m.setAll(q, 64, 200_000)

@@ -215,7 +215,7 @@ func TestL04Storm(t *testing.T) {
 		})
 	}
 	legal, illegal, connections := 0, 0, 1
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && len(errs) == 0; {
+	for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && len(errs) == 0; {
 		if rand.IntN(3) > 0 {
 			s.legal()
 			legal++

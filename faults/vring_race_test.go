@@ -103,7 +103,7 @@ func TestV09Rearm(t *testing.T) {
 				g.Hello(more)
 				watch(g, q)
 				plain(g, q)
-				stop := time.Now().Add(3 * time.Second)
+				stop := time.Now().Add(2 * time.Second)
 				n := 0
 				for ; n < 20_000 && time.Now().Before(stop); n++ {
 					if err := lonely(g, q, more != 0); err != nil {
@@ -210,7 +210,7 @@ func TestV12DoubleFetch(t *testing.T) {
 			longest.Store(max(longest.Load(), int64(len(f))))
 		}
 	})
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end) && len(errs) == 0; {
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && len(errs) == 0; {
 		for range 1000 {
 			mutate(g)
 		}
