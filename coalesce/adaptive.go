@@ -1,0 +1,293 @@
+package coalesce
+
+// Defaults of [AdaptiveOptions].
+const (
+	adaptiveRX = 100 // us
+	adaptiveTX = 250 // us
+)
+
+// AdaptiveOptions are the parameters of the adaptive engine.
+type AdaptiveOptions struct {
+	Direction Direction
+	// MaxLatency is the budget: for how long, in microseconds, a packet may wait
+	// to be announced. 0 stands for 100 us (rx) or 250 us (tx): nobody waits for
+	// a transmitted packet, its driver only wants the space back.
+	MaxLatency uint32
+}
+
+// adaptive chooses moments, not limits. A notification costs something only when
+// the driver sleeps, so it asks two questions whenever packets are pending for a
+// driver that does: how long ago was it woken the last time, and would waiting
+// gather anything?
+//
+// Spacing. The engine sees when the driver's event index moves, so it knows what
+// a notification costs: the shortest time, lately, from one to the movement that
+// says that the driver has woken, looked and gone idle again. If that may take
+// at most one part in costShare of the time, notifications have to be spacing =
+// costShare * cost apart, or as far as the latency budget allows, if that is
+// less. This is computed, not searched for. What counts is the distance from the
+// last notification and not, as for the limits of virtio, the time since the
+// first pending packet: whoever was silent for longer than the spacing is
+// announced at once. That is why sparse traffic and the first packet of a burst
+// are never delayed, without a classification that could be wrong, and why a
+// driver that keeps itself busy for as long needs no moderation and gets none.
+//
+// Worth. Within the spacing, the end of a burst is the moment to announce unless
+// more is expected: the part of the spacing that is left has to last for two
+// usual gaps between bursts. A wait that has begun ends with the spacing, with
+// the packet limit, or when three usual gaps have brought nothing, since then
+// the burst is over. So the timer is only the upper bound.
+//
+// A driver that is awake wants no notification. Everything pending is declared
+// announced at once then, which costs nothing and leaves no timer behind. The
+// same goes for a ring under pressure, which costs more than any notification.
+//
+// None of this can tell a stream from the ping-pong of a peer that waits for the
+// answer: its packets, too, come at a steady pace, but they stop coming for as
+// long as one of them is held back. The engine has two ways to notice.
+//
+// Gain. It counts what arrives while it waits. If a wait brings less than one
+// further burst on average it stops waiting (reason futile) and tries again
+// later: after twice the time each time that it fails, up to maxBackoff, but at
+// once when the traffic has become something else. One ping-pong packet in
+// thousands is late by a few gaps; the median does not move.
+//
+// Pace. Several requests in flight, or a sender with a window, bring a gain and
+// are slowed down all the same. So the engine compares the rate of packets while
+// it waits with the rate while it does not: from before it began, and from one
+// window in many for which it stops (probe). A difference beyond both noise and
+// a few percent means that the sender waits for the driver, and that waiting
+// costs throughput (slower). Where the driver's processor was the bottleneck the
+// difference has the other sign, and waiting goes on.
+//
+// Windows last window of wall-clock time, so the engine reacts to a step within
+// two of them however few notifications there are. Towards low latency one
+// window, or one wait that failed, is enough; it takes two windows in a row that
+// ask for it to begin waiting, and the spacing shrinks at once but grows by a
+// quarter a window at most. The limits are {spacing, a quarter of the ring}
+// while waiting can pay and {0, 1} while it cannot.
+//
+// Without EVENT_IDX the driver's state is unknown, which shows in notifications
+// without a movement between them. Then it is taken to sleep all the time, and
+// the spacing to be the budget.
+type adaptive struct {
+	// budget, in ns, is the longest that the spacing may be.
+	budget  int64
+	started bool
+	now     int64 // of the last observation
+
+	// awake: notified, and the event index has not moved since.
+	awake    bool
+	blind    uint8 // notifications in a row without a movement before them
+	notified int64 // when the last notification was sent
+	cost     int64 // of a notification, ns, 0: unknown
+
+	arrived int64 // when packets came last
+	gap     int64 // usual time between bursts, ns
+
+	// waiting: limits are above every packet.
+	waiting bool
+	limits  Limits
+	spacing int64 // ns
+	// hold: packets are being held back, at most until due.
+	hold bool
+	due  int64
+	// gained counts the bursts that came during the hold, worth is its average
+	// in 1/gainUnit of a burst.
+	gained, worth int32
+	probing       bool
+
+	adaptiveWindow
+	adaptiveTrial
+	last Decision
+}
+
+const (
+	// costShare is the reciprocal of the share of time that notifications may
+	// take: an eighth, above which throughput is visibly lost.
+	costShare = 8
+	// worthGaps is how many usual gaps must fit in a wait for it to begin, and
+	// overGaps how many without a packet end it: at a steady pace the first
+	// makes it likely and the second makes it certain.
+	worthGaps, overGaps = 2, 3
+	gainUnit            = 16
+	// maxGap is above any spacing that makes sense, so longer pauses make no
+	// difference. maxGained keeps one long burst from outweighing the rest.
+	maxGap    = int64(2_000_000)
+	maxGained = 8
+	// blindAfter is how many notifications without a movement between them tell
+	// that there is no event index. One can happen by race.
+	blindAfter = 4
+	// clockBound, in ns, is 73 years.
+	clockBound = int64(1) << 61
+	// pressureShare is the reciprocal of the share of the ring that the driver
+	// should have left.
+	pressureShare = 4
+)
+
+func init() {
+	makeAdaptive = func(s EngineSpec) Engine {
+		return newAdaptive(AdaptiveOptions{Direction: s.Direction, MaxLatency: s.MaxLatency})
+	}
+}
+
+func newAdaptive(o AdaptiveOptions) Engine {
+	usecs := o.MaxLatency
+	switch {
+	case usecs != 0:
+	case o.Direction == TX:
+		usecs = adaptiveTX
+	default:
+		usecs = adaptiveRX
+	}
+	a := &adaptive{budget: int64(usecs) * 1000}
+	a.Reset()
+	return a
+}
+
+func (a *adaptive) Name() string { return engineNames[EngineAdaptive] }
+
+func (a *adaptive) Decision() Decision { return a.last }
+
+func (a *adaptive) Reset() {
+	*a = adaptive{budget: a.budget, limits: everyPacket, gap: maxGap}
+	a.backoff = minBackoff
+	a.last = Decision{Limits: everyPacket, Reason: becauseStart, Step: -1}
+}
+
+// everyPacket is also what the driver gets if it asked for coalescing: a host
+// may always be sooner.
+var everyPacket = Limits{Usecs: 0, Packets: 1}
+
+func (a *adaptive) Observe(o *Observation) Advice {
+	before := a.now
+	now := a.clock(o.Now)
+	// A decision that left this burst undecided is from before it, so it is older
+	// than what the event index says now. Otherwise it is the newest.
+	older := o.Backlog != 0
+	if older {
+		a.decided(o, before)
+	}
+	if o.Idle || o.Consumed != 0 {
+		a.slept(now)
+	}
+	if o.Packets != 0 {
+		a.gap += (min(now-a.arrived, maxGap) - a.gap) / 8
+		a.arrived = now
+		if a.hold && a.gained < maxGained {
+			a.gained++
+		}
+	}
+	if !older {
+		a.decided(o, now)
+	}
+	a.count(o)
+	if now-a.start >= window {
+		a.decide(o)
+	}
+	return a.advise(o, now)
+}
+
+// Tick is asked for only while something is held.
+func (a *adaptive) Tick(at int64) Advice {
+	now := a.clock(at)
+	adv := Advice{Limits: a.limits}
+	if a.hold {
+		a.until(now, &adv)
+	}
+	return adv
+}
+
+// clock takes the time over. It bounds it, so that differences fit, and a step
+// backwards takes along what was remembered: no wait becomes longer by it.
+func (a *adaptive) clock(at int64) int64 {
+	at = min(max(at, -clockBound), clockBound)
+	if at < a.now || !a.started {
+		a.notified, a.arrived = at-a.budget, at
+		a.adaptiveWindow = adaptiveWindow{start: at}
+		a.due, a.retry, a.started = at, at, true
+	}
+	a.now = at
+	return at
+}
+
+// slept: the driver's event index has moved.
+func (a *adaptive) slept(now int64) {
+	a.blind = 0
+	if !a.awake {
+		return
+	}
+	a.awake = false
+	if took := now - a.notified; a.cost == 0 || took < a.cost {
+		a.cost = max(took, 1)
+	} else {
+		// Follows a driver that has become slower within some hundred calls.
+		a.cost += (took - a.cost) / 64
+	}
+}
+
+// decided: the worker has taken a decision, if any.
+func (a *adaptive) decided(o *Observation, at int64) {
+	switch {
+	case o.Notified != 0:
+		a.woken(at)
+	case o.Suppressed != 0:
+		a.hold = false
+	}
+}
+
+// woken: a notification was sent.
+func (a *adaptive) woken(now int64) {
+	if a.awake && a.blind < blindAfter {
+		a.blind++
+	}
+	a.awake, a.notified = true, now
+	if !a.hold {
+		return
+	}
+	a.hold = false
+	if a.worth += (a.gained*gainUnit - a.worth) / 4; a.worth < gainUnit {
+		a.fail(now, becauseFutile)
+	}
+}
+
+// advise says what to do about what is pending.
+func (a *adaptive) advise(o *Observation, now int64) Advice {
+	adv := Advice{Limits: a.limits}
+	if o.Backlog == 0 || !a.waiting {
+		a.hold = false
+		return adv
+	}
+	left := a.notified + a.spacing - now
+	switch {
+	case a.awake && a.blind < blindAfter, a.probing, pressed(o):
+		adv.Flush = true
+	case a.hold:
+		a.until(now, &adv)
+	case left <= 0, o.PortEmpty && left < worthGaps*a.gap:
+		adv.Flush = true
+	default:
+		a.hold, a.gained, a.due = true, 0, now+left
+		a.until(now, &adv)
+	}
+	return adv
+}
+
+// until ends the hold, or says when to ask again.
+func (a *adaptive) until(now int64, adv *Advice) {
+	at := min(a.due, a.arrived+overGaps*a.gap)
+	if now >= at {
+		adv.Flush = true
+		return
+	}
+	adv.Next = at
+}
+
+// pressed tells whether the driver is about to run out of buffers (rx) or space
+// (tx). What is pending is free, but a driver does not know that yet.
+func pressed(o *Observation) bool {
+	if o.Size == 0 {
+		return false
+	}
+	return o.Free < o.Size/pressureShare
+}
