@@ -233,6 +233,7 @@ type traffic struct {
 	now     int64
 	left    int // observations until the kind of traffic changes
 	coarse  bool
+	loose   bool // bytes do not depend on packets
 	scale   uint64
 	meanUS  int64
 	packets uint32
@@ -250,6 +251,7 @@ func (r *traffic) next() coalesce.Observation {
 	if r.left--; r.left < 0 {
 		r.left = 10 + r.IntN(400)
 		r.coarse = r.IntN(3) > 0
+		r.loose = r.IntN(8) == 0
 		r.meanUS = pick[int64](r, 1, 20, 1000, 100_000)
 		r.packets = pick[uint32](r, 0, 1, 10, 1000, 10_000)
 		r.size = pick[uint64](r, 0, 64, 1500, 1<<20)
@@ -289,6 +291,9 @@ func (r *traffic) next() coalesce.Observation {
 	}
 	o.Now = r.now
 	o.Bytes = uint64(o.Packets) * r.size
+	if r.loose {
+		o.Bytes = r.size
+	}
 	if r.IntN(1000) == 0 {
 		o.Bytes = r.Uint64()
 	}

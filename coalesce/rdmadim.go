@@ -96,11 +96,10 @@ func (d *rdmaDim) next(s dimStats) string {
 	return reason
 }
 
+// compare relies on nothing being different from a rate of 0.
 func (d *rdmaDim) compare(s dimStats) dimVerdict {
 	p := &d.prev
 	switch {
-	case p.ppms == 0:
-		return dimSame
 	case dimDiffer(s.ppms, p.ppms):
 		return moreIsBetter(s.ppms, p.ppms)
 	case dimDiffer(s.packetsPer100Events, p.packetsPer100Events):

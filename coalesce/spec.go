@@ -38,6 +38,14 @@ func (k EngineKind) String() string {
 	return "invalid"
 }
 
+// The largest limits that an engine can be given: a second, beyond which nobody
+// tells moderation from a stall, and as many packets as the largest virtqueue
+// has descriptors.
+const (
+	MaxHostUsecs   = 1_000_000
+	MaxHostPackets = 32768
+)
+
 // NetDimSteps is how many limits a profile of net-dim has.
 const NetDimSteps = 5
 
@@ -57,7 +65,7 @@ type EngineSpec struct {
 	MaxLatency uint32
 }
 
-// makeAdaptive is set where that engine is built in.
+// makeAdaptive is set by adaptive.go before anything can be parsed.
 var makeAdaptive func(EngineSpec) Engine
 
 // ParseEngine reads an engine's name and parameters:
@@ -68,10 +76,11 @@ var makeAdaptive func(EngineSpec) Engine
 //	rdma-dim
 //	adaptive[:max-latency=USECS]
 //
-// Numbers are decimal, 0 to 2^32-1; a budget is at least 1. Limits of 0/0 are
-// taken as 0/1, which is a notification for every packet whatever the driver
-// asked for, because the zero limits would mean to have no policy. With five
-// limits of one's own for net-dim, eqe or cqe makes no difference.
+// Numbers are decimal, up to [MaxHostUsecs] and [MaxHostPackets]; a latency
+// budget is at least 1. Limits of 0/0 are taken as 0/1, which is a notification
+// for every packet whatever the driver asked for, because the zero limits would
+// mean to have no policy. With five limits of one's own for net-dim, eqe or cqe
+// makes no difference.
 func ParseEngine(spec string, dir Direction) (EngineSpec, error) {
 	s, err := parseEngine(spec)
 	if err != nil {
@@ -157,7 +166,7 @@ func parseAdaptive(args string) (EngineSpec, error) {
 	if !has || key != "max-latency" {
 		return s, fmt.Errorf("%q must be max-latency=USECS", args)
 	}
-	n, err := parseNumber(value)
+	n, err := parseNumber(value, MaxHostUsecs)
 	if err == nil && n == 0 {
 		err = errors.New("a latency budget must be 1 us or more")
 	}
@@ -171,11 +180,11 @@ func parseLimits(s, sep string) (Limits, error) {
 	if !has {
 		return Limits{}, fmt.Errorf("%q must be USECS%sFRAMES", s, sep)
 	}
-	usecs, err := parseNumber(u)
+	usecs, err := parseNumber(u, MaxHostUsecs)
 	if err != nil {
 		return Limits{}, err
 	}
-	packets, err := parseNumber(p)
+	packets, err := parseNumber(p, MaxHostPackets)
 	if err != nil {
 		return Limits{}, err
 	}
@@ -186,10 +195,10 @@ func parseLimits(s, sep string) (Limits, error) {
 	return l, nil
 }
 
-func parseNumber(s string) (uint32, error) {
+func parseNumber(s string, most uint64) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil {
-		return 0, fmt.Errorf("%q must be a number of 0 to 2^32-1", s)
+	if err != nil || n > most {
+		return 0, fmt.Errorf("%q must be a number of 0 to %d", s, most)
 	}
 	return uint32(n), nil
 }
@@ -218,7 +227,8 @@ func (s EngineSpec) String() string {
 	return s.Kind.String()
 }
 
-// New makes the engine for one virtqueue.
+// New makes the engine for one virtqueue. For a kind that does not exist it is
+// "off".
 func (s EngineSpec) New() Engine {
 	switch s.Kind {
 	case EngineFixed:
@@ -236,9 +246,7 @@ func (s EngineSpec) New() Engine {
 	case EngineRDMADim:
 		return newRDMADim()
 	case EngineAdaptive:
-		if makeAdaptive != nil {
-			return makeAdaptive(s)
-		}
+		return makeAdaptive(s)
 	}
 	return newFixed(engineNames[EngineOff], Limits{})
 }
