@@ -5,6 +5,11 @@
 // a certain time, or not at all. [Settings] keeps what the driver asked for
 // through the control queue, and [Effective] joins it with the host's policy.
 //
+// An [Engine] chooses the host's limits by itself from what a worker observes; an
+// [EngineSpec] is its notation. The engines are "off" and "fixed", which do not
+// learn, net_dim and rdma_dim after the Linux kernel's published algorithms, and
+// one of our own, "adaptive".
+//
 // The package is pure: it has no clock, no goroutine and no file descriptor.
 // Time is a number that the caller passes in, nanoseconds on any clock that does
 // not go backwards. Nothing in it allocates after construction.

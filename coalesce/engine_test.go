@@ -137,7 +137,7 @@ func TestDecisionJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"at_ns":1000000,"limits":{"Usecs":8,"Packets":256},"reason":"changed","step":1,` +
+	const want = `{"at_ns":1000000,"limits":{"usecs":8,"packets":256},"reason":"changed","step":1,` +
 		`"inputs":{"window_us":1000,"packets_per_ms":640,"bytes_per_ms":64000,"notifications_per_ms":64,"packets_per_notification":10}}`
 	if string(b) != want {
 		t.Errorf("got  %s\nwant %s", b, want)

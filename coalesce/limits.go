@@ -10,10 +10,10 @@ import "fmt"
 type Limits struct {
 	// Usecs is the longest delay in microseconds, 0 to 2^32-1. 0 means after
 	// every packet, not "for ever".
-	Usecs uint32
+	Usecs uint32 `json:"usecs"`
 	// Packets is the largest number of packets announced late, 0 to 2^32-1.
 	// 0 and 1 mean after every packet, not "any number".
-	Packets uint32
+	Packets uint32 `json:"packets"`
 }
 
 // EveryPacket tells whether the limits ask for a notification after every
