@@ -1,6 +1,9 @@
 package sim
 
 import (
+	"math"
+	"slices"
+
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/vhostnet/vhostnet/coalesce"
@@ -11,6 +14,10 @@ import (
 type meter struct {
 	from, to int64
 	delays   *hdrhistogram.Histogram
+	// bins are the cycle of a traffic that changes every step, all of its
+	// repetitions on top of each other.
+	step int64
+	bins []share
 
 	arrived, lost, taken             uint64 // always
 	packets, dropped                 uint64
@@ -28,9 +35,59 @@ type change struct {
 	limits coalesce.Limits
 }
 
-func newMeter(from, to int64) *meter {
-	return &meter{from: from, to: to, delays: hdrhistogram.New(1, 100*second, 3)}
+// bin is how finely the time after a step is looked at.
+const bin = 2 * millisecond
+
+// share counts packets and notifications in a bin.
+type share struct{ packets, notified uint64 }
+
+func newMeter(w Workload) *meter {
+	m := &meter{from: w.Warmup, to: w.Duration, step: w.Step, delays: hdrhistogram.New(1, 100*second, 3)}
+	if w.Step > 0 {
+		m.bins = make([]share, int64(w.Phases)*w.Step/bin)
+	}
+	return m
 }
+
+// bin returns where now is in the traffic's cycle; nil without steps.
+func (m *meter) bin(now int64) *share {
+	if len(m.bins) == 0 {
+		return nil
+	}
+	return &m.bins[int(now/bin)%len(m.bins)]
+}
+
+// settling returns how long after a step the notifications per packet are where
+// they stay, in nanoseconds, for the slowest of the steps. A fifth of the time
+// that remains may differ: an engine may try out something else now and then.
+func (m *meter) settling() (longest int64) {
+	if len(m.bins) == 0 {
+		return 0
+	}
+	for phase := range slices.Chunk(m.bins, int(m.step/bin)) {
+		var end share
+		for _, b := range phase[len(phase)/2:] {
+			end.packets += b.packets
+			end.notified += b.notified
+		}
+		want := end.ratio()
+		settled, in := len(phase), 0
+		for i, b := range slices.Backward(phase) {
+			// Chance may put a few packets off by more.
+			chance := 3 * math.Sqrt(want/float64(max(b.packets, 1)))
+			if off := b.ratio() - want; max(off, -off) > max(want/4, chance, 0.005) {
+				continue
+			}
+			if in++; 5*in >= 4*(len(phase)-i) {
+				settled = i
+			}
+		}
+		longest = max(longest, int64(settled)*bin)
+	}
+	return longest
+}
+
+func (s share) ratio() float64 { return float64(s.notified) / float64(max(s.packets, 1)) }
 
 func (m *meter) counts(now int64) bool { return now >= m.from && now < m.to }
 
@@ -56,6 +113,9 @@ func (m *meter) notify(now, cost int64) {
 	if m.counts(now) {
 		m.notified++
 		m.hostBusy += cost
+		if b := m.bin(now); b != nil {
+			b.notified++
+		}
 	}
 }
 
@@ -86,6 +146,9 @@ func (m *meter) done(now int64, e entry, service int64, p *Params) {
 		return
 	}
 	m.packets++
+	if b := m.bin(now); b != nil {
+		b.packets++
+	}
 	// The range of the histogram is far beyond any run.
 	_ = m.delays.RecordValue(max(now-e.at, 1))
 }

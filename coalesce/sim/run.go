@@ -3,7 +3,6 @@ package sim
 import (
 	"hash/fnv"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/vhostnet/vhostnet/coalesce"
 )
@@ -49,12 +48,14 @@ type Result struct {
 	GuestCPU float64 `json:"guest_cpu"`
 	HostCPU  float64 `json:"host_cpu"`
 	// LimitChanges is how often a second the engine changed a queue's limits, Flips
-	// how often it went straight back to the ones before.
+	// how often it changed the time limit by more than a quarter and then went
+	// straight back.
 	LimitChanges float64 `json:"limit_changes_per_second"`
 	Flips        float64 `json:"flips_per_second"`
 	// Settling is the longest time, in milliseconds, from a step of the traffic
-	// until the limits stay within a quarter of where they are at the next step.
-	// It is 0 for traffic without steps.
+	// until the notifications per packet are within a quarter of what they come
+	// to and stay there four fifths of the time, on average over the repetitions
+	// of the step. It is 0 for traffic without steps.
 	Settling float64 `json:"settling_ms"`
 
 	// Arrived, Taken and Dropped count all packets, to the end.
@@ -99,7 +100,7 @@ func Run(c Config) Result {
 	spec := c.Engine
 	spec.Direction = wl.Direction
 	w := &world{}
-	m := newMeter(wl.Warmup, wl.Duration)
+	m := newMeter(wl)
 	for i := range max(wl.Queues, 1) {
 		q := newQueue(w, &c.Params, m, wl.Direction, spec.New(), spec.Kind > coalesce.EngineFixed, c)
 		q.end = wl.Duration
@@ -146,52 +147,23 @@ func (m *meter) result(spec coalesce.EngineSpec, wl Workload) Result {
 		}
 		return r
 	}
-	for i, c := range m.changes {
+	var kept []coalesce.Limits
+	for _, c := range m.changes {
 		r.Changes = append(r.Changes, Change{c.at, c.limits})
-		if !m.counts(c.at) {
+		if m.counts(c.at) {
+			r.LimitChanges += 1 / seconds
+		}
+		n := len(kept)
+		if n > 0 && near(kept[n-1], c.limits) {
 			continue
 		}
-		r.LimitChanges += 1 / seconds
-		if i >= 2 && m.changes[i-2].limits == c.limits {
+		if n > 1 && near(kept[n-2], c.limits) && m.counts(c.at) {
 			r.Flips += 1 / seconds
 		}
+		kept = append(kept, c.limits)
 	}
-	r.Settling = float64(settling(r.Changes, wl)) / float64(millisecond)
+	r.Settling = float64(m.settling()) / float64(millisecond)
 	return r
-}
-
-// settling returns the longest time from a step until the limits are where they
-// stay, in nanoseconds.
-func settling(changes []Change, wl Workload) (longest int64) {
-	if wl.Step == 0 {
-		return 0
-	}
-	for from := wl.Step; from < wl.Duration; from += wl.Step {
-		to := from + wl.Step
-		var last Change
-		for _, c := range changes {
-			if c.At < to {
-				last = c
-			}
-		}
-		// Backwards: the last time that they were elsewhere ends with a change.
-		end := from
-		for i, c := range slices.Backward(changes) {
-			if c.At < from || c.At >= to {
-				continue
-			}
-			before := coalesce.Limits{}
-			if i > 0 {
-				before = changes[i-1].Limits
-			}
-			if !near(before, last.Limits) {
-				end = c.At
-				break
-			}
-		}
-		longest = max(longest, end-from)
-	}
-	return longest
 }
 
 // near tells whether the delays that limits allow differ by a quarter at most.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/vhostnet/vhostnet/coalesce"
 )
@@ -17,9 +18,10 @@ type Workload struct {
 	// device and a guest's processor of its own.
 	Queues int
 	// Duration is until when there is traffic, Warmup from when on it is
-	// measured, Step how often it changes for good: 0 for steady. All in
-	// nanoseconds.
+	// measured, Step how often it changes for good, 0 for never, all in
+	// nanoseconds; it repeats after Phases of them.
 	Duration, Warmup, Step int64
+	Phases                 int
 	// Steady traffic is the same all the time, but for chance.
 	Steady bool
 
@@ -42,6 +44,10 @@ func inBursts(packets int, gap, pause int64) func(*queue, *rand.Rand) source {
 	return openLoop(func(r *rand.Rand) func(int64) (int64, int, uint32, bool) {
 		return bursts(r, packets, gap, pause, 1400)
 	})
+}
+
+func stepping(length int64, rates ...int) func(*queue, *rand.Rand) source {
+	return openLoop(func(r *rand.Rand) func(int64) (int64, int, uint32, bool) { return steps(r, length, 200, rates...) })
 }
 
 func asking(clients int, think int64) func(*queue, *rand.Rand) source {
@@ -88,9 +94,11 @@ func Workloads() []Workload {
 		{Name: "rr-256", Help: "256 clients that think 1 ms", source: asking(256, millisecond)},
 		{Name: "bulk-32", Help: "a sender with a window of 32 packets", source: inBulk(32)},
 		{Name: "bulk-256", Help: "a sender with a window of 256 packets", source: inBulk(256)},
-		{Name: "steps", Help: "5,000, 300,000, 20,000 and 150,000 packets/s at random, 100 ms each", Step: 100 * millisecond, Duration: 800 * millisecond, source: openLoop(func(r *rand.Rand) func(int64) (int64, int, uint32, bool) {
-			return steps(r, 100*millisecond, 200, 5000, 300_000, 20_000, 150_000)
-		})},
+		{
+			Name: "steps", Help: "10,000, 300,000, 30,000 and 150,000 packets/s at random, 50 ms each, over and over",
+			Step: 50 * millisecond, Phases: 4, Duration: 1800 * millisecond, Warmup: 200 * millisecond,
+			source: stepping(50*millisecond, 10_000, 300_000, 30_000, 150_000),
+		},
 		{Name: "idle-64", Help: "64 queues with 200 packets/s at random each", Queues: 64, source: atRandom(200), Duration: 2 * second},
 		{Name: "tx-20k", Help: "the guest sends 20,000 packets/s at random", Direction: coalesce.TX, source: sending(256, 20_000), Duration: second},
 		{Name: "tx-200k", Help: "the guest sends 200,000 packets/s at random", Direction: coalesce.TX, source: sending(256, 200_000)},
@@ -102,8 +110,8 @@ func Workloads() []Workload {
 		if w.Duration == 0 {
 			w.Duration = 500 * millisecond
 		}
-		w.Steady = w.Step == 0 && w.Name != "on-off" && w.Name != "bursts-256" && w.Name != "bursts-16"
-		if w.Step == 0 {
+		w.Steady = w.Step == 0 && !strings.HasPrefix(w.Name, "bursts-") && w.Name != "on-off"
+		if w.Warmup == 0 {
 			w.Warmup = warm
 		}
 		w.Queues = max(w.Queues, 1)

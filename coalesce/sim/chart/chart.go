@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"image/color"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -174,7 +176,8 @@ func frame(p *plot.Plot, results []sim.Result) {
 type decades struct{}
 
 func (decades) Ticks(lo, hi float64) (ts []plot.Tick) {
-	for unit := 1e-6; unit <= hi; unit *= 10 {
+	for digits := 6; digits > -9; digits-- {
+		unit := math.Pow(10, -float64(digits))
 		for n := 1; n < 10; n++ {
 			v := float64(n) * unit
 			if v < lo || v > hi {
@@ -182,7 +185,7 @@ func (decades) Ticks(lo, hi float64) (ts []plot.Tick) {
 			}
 			t := plot.Tick{Value: v}
 			if n == 1 || n == 2 || n == 5 {
-				t.Label = fmt.Sprintf("%.3g", v)
+				t.Label = strconv.FormatFloat(v, 'f', max(digits, 0), 64)
 			}
 			ts = append(ts, t)
 		}
