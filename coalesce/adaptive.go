@@ -2,15 +2,15 @@ package coalesce
 
 // Defaults of [AdaptiveOptions].
 const (
-	adaptiveRX = 100 // us
-	adaptiveTX = 250 // us
+	adaptiveRX = 128 // us
+	adaptiveTX = 256 // us
 )
 
 // AdaptiveOptions are the parameters of the adaptive engine.
 type AdaptiveOptions struct {
 	Direction Direction
 	// MaxLatency is the budget: for how long, in microseconds, a packet may wait
-	// to be announced. 0 stands for 100 us (rx) or 250 us (tx): nobody waits for
+	// to be announced. 0 stands for 128 us (rx) or 256 us (tx): nobody waits for
 	// a transmitted packet, its driver only wants the space back.
 	MaxLatency uint32
 }
@@ -71,7 +71,8 @@ type AdaptiveOptions struct {
 // without a movement between them. Then it is taken to sleep all the time, and
 // the spacing to be the budget.
 type adaptive struct {
-	// budget, in ns, is the longest that the spacing may be.
+	dir Direction
+	// budget, in ns, is for how long a packet may be held back.
 	budget  int64
 	started bool
 	now     int64 // of the last observation
@@ -83,6 +84,7 @@ type adaptive struct {
 	cost     int64 // of a notification, ns, 0: unknown
 
 	arrived int64 // when packets came last
+	more    bool  // there were more behind them
 	gap     int64 // usual time between bursts, ns
 
 	// waiting: limits are above every packet.
@@ -106,6 +108,10 @@ const (
 	// costShare is the reciprocal of the share of time that notifications may
 	// take: an eighth, above which throughput is visibly lost.
 	costShare = 8
+	// maxSpacings is how many budgets the spacing may be. A packet comes late only
+	// by the rest of the spacing when the driver has gone to sleep again, and no
+	// later than the budget in any case.
+	maxSpacings = 4
 	// worthGaps is how many usual gaps must fit in a wait for it to begin, and
 	// overGaps how many without a packet end it: at a steady pace the first
 	// makes it likely and the second makes it certain.
@@ -140,7 +146,7 @@ func newAdaptive(o AdaptiveOptions) Engine {
 	default:
 		usecs = adaptiveRX
 	}
-	a := &adaptive{budget: int64(usecs) * 1000}
+	a := &adaptive{dir: o.Direction, budget: int64(usecs) * 1000}
 	a.Reset()
 	return a
 }
@@ -150,7 +156,7 @@ func (a *adaptive) Name() string { return engineNames[EngineAdaptive] }
 func (a *adaptive) Decision() Decision { return a.last }
 
 func (a *adaptive) Reset() {
-	*a = adaptive{budget: a.budget, limits: everyPacket, gap: maxGap}
+	*a = adaptive{dir: a.dir, budget: a.budget, limits: everyPacket, gap: maxGap}
 	a.backoff = minBackoff
 	a.last = Decision{Limits: everyPacket, Reason: becauseStart, Step: -1}
 }
@@ -172,8 +178,13 @@ func (a *adaptive) Observe(o *Observation) Advice {
 		a.slept(now)
 	}
 	if o.Packets != 0 {
-		a.gap += (min(now-a.arrived, maxGap) - a.gap) / 8
-		a.arrived = now
+		took := min(now-a.arrived, maxGap)
+		if a.more {
+			// That was no pause, but work.
+			took /= int64(o.Packets)
+		}
+		a.gap += (took - a.gap) / 8
+		a.arrived, a.more = now, !o.PortEmpty
 		if a.hold && a.gained < maxGained {
 			a.gained++
 		}
@@ -203,7 +214,7 @@ func (a *adaptive) Tick(at int64) Advice {
 func (a *adaptive) clock(at int64) int64 {
 	at = min(max(at, -clockBound), clockBound)
 	if at < a.now || !a.started {
-		a.notified, a.arrived = at-a.budget, at
+		a.notified, a.arrived = at-maxSpacings*a.budget, at
 		a.adaptiveWindow = adaptiveWindow{start: at}
 		a.due, a.retry, a.started = at, at, true
 	}
@@ -218,6 +229,11 @@ func (a *adaptive) slept(now int64) {
 		return
 	}
 	a.awake = false
+	// The index of a tx ring moves as its driver sends, and a driver that finds
+	// what was held back has service to do on top of waking up.
+	if a.dir == TX || a.waiting && !a.probing {
+		return
+	}
 	if took := now - a.notified; a.cost == 0 || took < a.cost {
 		a.cost = max(took, 1)
 	} else {
@@ -240,6 +256,9 @@ func (a *adaptive) decided(o *Observation, at int64) {
 func (a *adaptive) woken(now int64) {
 	if a.awake && a.blind < blindAfter {
 		a.blind++
+	}
+	if now-a.notified < a.spacing-a.spacing/4 {
+		a.close++
 	}
 	a.awake, a.notified = true, now
 	if !a.hold {
@@ -267,7 +286,7 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 	case left <= 0, o.PortEmpty && left < worthGaps*a.gap:
 		adv.Flush = true
 	default:
-		a.hold, a.gained, a.due = true, 0, now+left
+		a.hold, a.gained, a.due = true, 0, now+min(left, a.longest())
 		a.until(now, &adv)
 	}
 	return adv
@@ -282,6 +301,9 @@ func (a *adaptive) until(now int64, adv *Advice) {
 	}
 	adv.Next = at
 }
+
+// longest is for how long a packet may be held back.
+func (a *adaptive) longest() int64 { return a.budget >> a.shift }
 
 // pressed tells whether the driver is about to run out of buffers (rx) or space
 // (tx). What is pending is free, but a driver does not know that yet.

@@ -5,26 +5,31 @@ const (
 	// some tens of packets at the rates at which moderation pays.
 	window = int64(1_000_000)
 	// longWindow is a window in which the traffic has paused.
-	longWindow = 4 * window
-	// Waiting begins when the packets that come within a spacing exceed
-	// beginPackets, and ends when they fall below endPackets.
-	beginPackets, endPackets = 2.5, 1.5
+	longWindow = float64(4 * window)
+	// Waiting begins when more than beginPackets come in the time that one can be
+	// held back, and ends when for calmWindows fewer than endPackets did. Until
+	// then sparse traffic is not held back either, so there is no hurry.
+	beginPackets, endPackets = 3, 2
 	// A trial that failed is not repeated before this, in ns, doubling up to the
 	// maximum; after calmWindows without a failure it begins anew.
 	minBackoff, maxBackoff = 2 * window, 256 * window
 	calmWindows            = 64
+	maxRelax               = 16 * calmWindows
 	// A rate that has changed by this factor makes other traffic of it, for which
 	// the failure does not count.
 	otherTraffic = 2.0
 	// firstProbe is after how many windows of waiting one without comes, doubling
 	// up to lastProbe.
-	firstProbe, lastProbe = 16, 64
+	firstProbe, lastProbe = 8, 32
 	// The pace has suffered if it is lower by a part in slowerShare and by more
 	// than noise standard deviations of a Poisson process.
-	slowerShare = 0.05
-	noise       = 3.0
-	// memory bounds, in ns, what a rate is averaged over.
-	memory = float64(16 * window)
+	slowerShare = 0.03
+	noise       = 2.0
+	// memory is how many windows a rate is averaged over.
+	memory = 32.0
+	// maxShift is to what power of two the budget is divided at most. A wait that
+	// costs throughput even then does not pay.
+	maxShift = 2
 )
 
 // Reasons of adaptive's decisions, apart from "start".
@@ -41,6 +46,8 @@ const (
 	becauseFutile = "futile"
 	// becauseSlower: the sender was slower while the engine waited.
 	becauseSlower = "slower"
+	// becauseRelax: longer waits are tried again.
+	becauseRelax = "relax"
 	// becauseProbe: no waiting for one window, to compare.
 	becauseProbe = "probe"
 	// becauseBackoff: waiting has failed for such traffic a short while ago.
@@ -52,6 +59,8 @@ type adaptiveWindow struct {
 	start                                    int64
 	packets, bytes                           uint64
 	notifiedN, suppressedN, wakeups, entries uint64
+	// close counts notifications that came well within the spacing.
+	close uint64
 }
 
 func (w *adaptiveWindow) count(o *Observation) {
@@ -65,19 +74,24 @@ func (w *adaptiveWindow) count(o *Observation) {
 	}
 }
 
-// pace is a rate of packets, averaged over what was added lately.
-type pace struct{ packets, ns float64 }
-
-func (p *pace) add(packets, ns float64) {
-	if p.ns > memory {
-		p.packets /= 2
-		p.ns /= 2
-	}
-	p.packets += packets
-	p.ns += ns
+// pace is the rate of packets in windows, averaged over the last ones.
+type pace struct {
+	n, mean float64 // windows and packets a ns
+	// spread is the sum of squares of the windows' deviations from the mean.
+	spread float64
 }
 
-func (p *pace) rate() float64 { return p.packets / p.ns }
+// add counts a window in.
+func (p *pace) add(rate float64) {
+	if p.n >= memory {
+		p.spread *= (memory - 1) / memory
+		p.n--
+	}
+	p.n++
+	d := rate - p.mean
+	p.mean += d / p.n
+	p.spread += d * (rate - p.mean)
+}
 
 // adaptiveTrial is what is known of how waiting fares.
 type adaptiveTrial struct {
@@ -90,8 +104,12 @@ type adaptiveTrial struct {
 	retry, backoff int64
 	failed         float64
 	// windows counts those since waiting began, sinceProbe those since the last
-	// probe, which are due every probeEvery.
-	windows, sinceProbe, probeEvery int
+	// probe, which are due every probeEvery, and
+	// sparse those in a row in which waiting did not pay.
+	windows, sinceProbe, probeEvery, sparse int
+	// shift divides the budget by a power of two; it is tried again with a smaller
+	// one after relax windows.
+	shift, relax int
 }
 
 // decide closes a window.
@@ -100,18 +118,10 @@ func (a *adaptive) decide(o *Observation) {
 	ns, packets := float64(now-a.start), float64(a.packets)
 	rate := packets / ns
 	spacing := a.space()
-	reason := becauseSparse
-	switch {
-	case now-a.start > longWindow:
-		// The traffic paused: what was measured before is no comparison.
-		a.with, a.without = pace{}, pace{}
-		a.confirmed = false
-		if a.waiting && rate*float64(spacing) < endPackets {
-			a.stop()
-		}
-	case a.waiting:
+	var reason string
+	if a.waiting {
 		reason = a.review(ns, packets, spacing)
-	default:
+	} else {
 		reason = a.consider(ns, packets, spacing)
 	}
 	a.set(spacing, o)
@@ -121,25 +131,27 @@ func (a *adaptive) decide(o *Observation) {
 
 // space is the spacing that the cost asks for.
 func (a *adaptive) space() int64 {
-	if a.cost == 0 || a.cost > a.budget/costShare || a.blind >= blindAfter {
+	if a.cost == 0 || a.blind >= blindAfter {
 		return a.budget
 	}
-	return a.cost * costShare
+	return min(a.cost*costShare, maxSpacings*a.budget)
 }
 
 // consider decides whether to begin waiting.
 func (a *adaptive) consider(ns, packets float64, spacing int64) string {
 	rate := packets / ns
-	a.without.add(packets, ns)
+	if ns < longWindow {
+		a.without.add(rate)
+	}
 	if a.failed != 0 && (rate > a.failed*otherTraffic || rate*otherTraffic < a.failed) {
 		a.retry, a.backoff, a.failed = a.now, minBackoff, 0
 	}
 	confirmed := a.confirmed
 	a.confirmed = false
 	switch {
-	case rate*float64(spacing) < beginPackets:
+	case rate*float64(min(spacing, a.longest())) < beginPackets:
 		return becauseSparse
-	case float64(a.notifiedN)*float64(spacing) < ns*1.25:
+	case 2*a.close < a.notifiedN || a.notifiedN == 0:
 		// They come no closer than they would when spaced out.
 		return becauseBusy
 	case a.now < a.retry:
@@ -149,9 +161,8 @@ func (a *adaptive) consider(ns, packets float64, spacing int64) string {
 		return becauseConfirm
 	}
 	a.waiting, a.worth = true, gainUnit
-	a.with = pace{}
-	a.windows, a.sinceProbe, a.probeEvery = 0, 0, firstProbe
-	a.spacing = spacing
+	a.shift, a.relax = 0, calmWindows
+	a.renew()
 	return becauseRate
 }
 
@@ -160,44 +171,79 @@ func (a *adaptive) review(ns, packets float64, spacing int64) string {
 	if a.windows++; a.windows >= calmWindows {
 		a.backoff = minBackoff
 	}
-	if a.probing {
+	if a.sparse++; packets/ns*float64(min(spacing, a.longest())) >= endPackets {
+		a.sparse = 0
+	}
+	rate, probed := packets/ns, a.probing
+	switch {
+	case probed:
 		a.probing = false
-		a.without.add(packets, ns)
 		a.sinceProbe = 0
 		a.probeEvery = min(2*a.probeEvery, lastProbe)
-	} else {
-		a.with.add(packets, ns)
+		if ns < longWindow {
+			a.without.add(rate)
+		}
+	default:
 		a.sinceProbe++
+		if ns < longWindow {
+			a.with.add(rate)
+		}
 	}
 	switch {
-	case packets/ns*float64(spacing) < endPackets:
+	case a.sparse >= calmWindows, a.sparse > 0 && ns > float64(calmWindows*window):
 		a.stop()
 		return becauseSparse
-	case a.slower():
-		a.fail(a.now, becauseSlower)
+	case a.sparse > 0:
+		return becauseSparse
+	case (probed || a.windows <= firstProbe) && a.slower(ns):
 		return becauseSlower
+	case a.shift > 0 && a.windows >= a.relax:
+		// Has the traffic become another one?
+		a.shift--
+		a.renew()
+		a.relax = min(2*a.relax, maxRelax)
+		return becauseRelax
 	case a.sinceProbe >= a.probeEvery:
 		a.probing = true
-		// Only what is measured now is a comparison.
-		a.without = pace{}
 		return becauseProbe
 	}
 	return becauseRate
 }
 
-// slower compares the pace with and without waiting.
-func (a *adaptive) slower() bool {
-	if a.with.ns == 0 || a.without.ns == 0 {
+// slower compares the pace with and without waiting, and shortens the waits or
+// ends them if they cost throughput. How much that is tells how much shorter
+// they have to be.
+func (a *adaptive) slower(ns float64) bool {
+	w, wo := &a.with, &a.without
+	if w.n == 0 || wo.n == 0 {
 		return false
 	}
-	with, without := a.with.rate(), a.without.rate()
-	d := without - with
-	return d > slowerShare*without && d*d > noise*noise*(with/a.with.ns+without/a.without.ns)
+	lost := (wo.mean - w.mean) / wo.mean
+	variance := max((w.spread+wo.spread)/max(w.n+wo.n-2, 1), w.mean/ns)
+	if lost <= slowerShare || (wo.mean-w.mean)*(wo.mean-w.mean) <= noise*noise*variance*(1/w.n+1/wo.n) {
+		return false
+	}
+	for ; lost > slowerShare; lost /= 2 {
+		a.shift++
+	}
+	if a.shift > maxShift {
+		a.shift = 0
+		a.fail(a.now, becauseSlower)
+		return true
+	}
+	a.renew()
+	return true
+}
+
+// renew begins to compare anew.
+func (a *adaptive) renew() {
+	a.with = pace{}
+	a.windows, a.sparse, a.sinceProbe, a.probeEvery = 0, 0, 0, firstProbe
 }
 
 // fail ends waiting, for some time.
 func (a *adaptive) fail(now int64, reason string) {
-	if a.failed = a.with.rateOr(a.without); a.failed == 0 {
+	if a.failed = a.without.mean; a.failed == 0 {
 		a.failed = 1 / float64(a.gap)
 	}
 	a.stop()
@@ -212,37 +258,34 @@ func (a *adaptive) fail(now int64, reason string) {
 	}
 }
 
-func (p *pace) rateOr(other pace) float64 {
-	switch {
-	case p.ns > 0:
-		return p.rate()
-	case other.ns > 0:
-		return other.rate()
-	}
-	return 0
-}
-
 func (a *adaptive) stop() {
 	a.waiting, a.probing, a.hold, a.confirmed = false, false, false, false
 }
 
 // set puts the limits in force. The spacing falls at once and rises slowly.
 func (a *adaptive) set(spacing int64, o *Observation) {
-	if !a.waiting {
-		a.limits = everyPacket
-		return
-	}
 	switch {
+	case a.spacing == 0:
+		a.spacing = spacing
 	case spacing > a.spacing:
 		a.spacing = min(spacing, a.spacing+a.spacing/4+1000)
 	case spacing < a.spacing-a.spacing/5:
 		a.spacing = spacing
 	}
-	packets := o.Size / pressureShare
-	if o.Size == 0 {
-		packets = 64
+	if !a.waiting {
+		a.limits = everyPacket
+		return
 	}
-	a.limits = Limits{Usecs: uint32(max(a.spacing/1000, 1)), Packets: max(packets, 2)}
+	// As many packets as the driver takes in one poll. To reclaim what was sent
+	// is so little work that more of it does not hold anything up.
+	packets := o.Size / 4
+	switch {
+	case o.Size == 0:
+		packets = 64
+	case a.dir == TX:
+		packets = o.Size / 2
+	}
+	a.limits = Limits{Usecs: uint32(max(min(a.spacing, a.longest())/1000, 1)), Packets: max(packets, 2)}
 }
 
 func (a *adaptive) record(o *Observation, reason string, rate, ns float64) {
