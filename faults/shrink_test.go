@@ -31,6 +31,7 @@ func TestMemoryShrinks(t *testing.T) {
 					n, err := scripted.Drain(g.Ring(ring).Err)
 					return err == nil && n > 0
 				})
+				c.Await("virtqueue is broken", 1)
 				if n := c.Lines("virtqueue is broken"); n < 1 || n > 2 {
 					t.Errorf("%d lines about it", n)
 				}

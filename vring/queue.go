@@ -79,11 +79,13 @@ type Queue interface {
 	// Unpublished returns how many chains are completed and not published.
 	Unpublished() int
 	// NeedSignal decides whether the driver is to be notified of what was
-	// published since the last decision (virtio 1.4, "Used Buffer Notification
-	// Suppression"). A false is a decision too: the driver has asked for no
-	// notification of what was published so far. With EVENT_IDX the first
+	// published (virtio 1.4, "Used Buffer Notification Suppression"). With
+	// EVENT_IDX that is so if the driver named one of the entries since the last
+	// true, of which a ring's worth counts: a decision that finds notifications
+	// suppressed must not make a later one believe that they were sent. The first
 	// decision after activation is always true, since what the driver was told
-	// before is not known.
+	// before is not known. With nothing published since the last decision it is
+	// false.
 	NeedSignal() bool
 	// Unsignalled returns how many chains were published since the last decision.
 	Unsignalled() int

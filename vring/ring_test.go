@@ -203,6 +203,36 @@ func TestSuppression(t *testing.T) {
 			}
 		})
 	}
+	t.Run("what was suppressed is announced when the driver asks for it", func(t *testing.T) {
+		d := newModel(t, heap(t), 16, split|event, 0)
+		q := d.activate()
+		send := func(n int) {
+			for range n {
+				d.single(d.idx%16, 72)
+			}
+			finish(q, pop(t, q, 64))
+		}
+		send(1)
+		q.NeedSignal()
+		d.setUsedEvent(0x7000)
+		send(3)
+		if q.NeedSignal() {
+			t.Fatal("suppressed, and announced")
+		}
+		d.setUsedEvent(d.usedIdx() - 1)
+		if q.NeedSignal() {
+			t.Error("nothing new, and announced")
+		}
+		send(1)
+		if !q.NeedSignal() {
+			t.Error("the driver asks for an entry that was not announced, and is not told")
+		}
+		d.setUsedEvent(d.usedIdx() - 2)
+		send(1)
+		if q.NeedSignal() {
+			t.Error("announced twice")
+		}
+	})
 	t.Run("restart at 40000", func(t *testing.T) {
 		d := newModel(t, heap(t), 16, split|event, 40000)
 		d.setUsedEvent(40000)

@@ -46,10 +46,12 @@ type split struct {
 	eventIdx bool
 	indirect bool // INDIRECT_DESC was negotiated
 	first    bool // no decision about a notification was made yet
-	// decided is the used index at the last such decision, span how much was
-	// published since.
-	decided uint16
-	span    uint32
+	// called is the used index at the last notification that the driver wanted,
+	// lag how much had been published since at the last decision, and span how
+	// much was after that.
+	called uint16
+	lag    uint32
+	span   uint32
 	event   uint16 // as last returned by DriverEvent
 	size    int
 	flight  int   // chains popped and not completed
@@ -171,18 +173,23 @@ func (q *split) NeedSignal() bool {
 	if q.idle != nil {
 		return false
 	}
-	last, span, first := q.decided, q.span, q.first
-	q.decided, q.span, q.first = q.published, 0, false
+	span, since, first := q.span, q.lag+q.span, q.first
+	q.span, q.first = 0, false
 	switch {
 	case span == 0 && !first:
 		return false
 	case !q.eventIdx:
 		return q.avail.Load16(offFlags)&virtio.AvailFNoInterrupt == 0
-	case first || span > 0xffff:
-		// The indices cannot tell more than 65535 entries from a few.
+	case first || since > 0xffff, // more than the indices can tell from a few
+		q.published-q.usedEvent()-1 < q.published-q.called:
+		q.called, q.lag = q.published, 0
 		return true
 	}
-	return q.published-q.usedEvent()-1 < q.published-last
+	// What was not announced stays so, up to a ring's worth: the driver has seen
+	// the return of anything older, or it could not have made this available.
+	q.lag = min(since, uint32(q.size))
+	q.called = q.published - uint16(q.lag)
+	return false
 }
 
 func (q *split) usedEvent() uint16 { return q.avail.Load16(offRing + 2*q.size) }
