@@ -121,6 +121,10 @@ func (d *device) finish() {
 	d.after(d.spent, d.doStep)
 }
 
+// turn is how long, in nanoseconds, a worker that has nothing to do needs to find
+// that out.
+const turn = 100
+
 // sleep waits for an arrival, a kick or the next deadline.
 func (d *device) sleep() {
 	d.asleep = true
@@ -135,6 +139,8 @@ func (d *device) sleep() {
 		return
 	}
 	mine := d.timer
+	// One turn of the loop takes that long, also if what was asked for is past.
+	at = max(at, d.now+turn)
 	if at-d.now > d.p.Spin {
 		at += d.p.Late
 	}

@@ -25,7 +25,7 @@ type guest struct {
 	irqs, packets, bytes uint32
 	busy                 bool // a command is on its way
 
-	doPass, doTake func()
+	doPass, doTake, doRearm func()
 }
 
 // command is how long a driver's VQ_SET takes until it holds.
@@ -36,7 +36,7 @@ func guestDIM() coalesce.Engine {
 	return coalesce.EngineSpec{Kind: coalesce.EngineNetDim}.New()
 }
 
-func (g *guest) bind() { g.doPass, g.doTake = g.nextPass, g.take }
+func (g *guest) bind() { g.doPass, g.doTake, g.doRearm = g.nextPass, g.take, g.rearm }
 
 // sleeps tells whether a notification has to wake a processor.
 func (g *guest) sleeps() bool { return !g.polling && !g.runs }
@@ -89,11 +89,17 @@ func (g *guest) step(extra int64) {
 		g.after(extra, g.doPass)
 		return
 	}
-	// It asks for notifications again and looks once more.
+	// What is published before it has asked for notifications again brings none.
+	g.m.guest(g.now, g.p.Poll)
+	g.after(extra+g.p.Poll, g.doRearm)
+}
+
+// rearm asks for notifications again and looks once more.
+func (g *guest) rearm() {
 	g.ring.event = g.done
 	g.moderate()
 	if g.used.len() > 0 {
-		g.after(extra, g.doPass)
+		g.nextPass()
 		return
 	}
 	g.polling = false

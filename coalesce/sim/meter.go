@@ -140,7 +140,7 @@ func (m *meter) held(ns, limit int64) {
 func (m *meter) done(now int64, e entry, service int64, p *Params) {
 	m.taken++
 	n := int64(e.ahead + 1)
-	own := n*service + (n/int64(p.Budget)+2)*p.Poll
+	own := n*service + (n/int64(p.Budget)+3)*p.Poll
 	m.maxAfterwake = max(m.maxAfterwake, now-e.announced-own)
 	if !m.counts(now) {
 		return

@@ -16,8 +16,8 @@ type Params struct {
 	// Service is what the driver and the stack above it need for a received
 	// packet, Reclaim for the buffer of a sent one, Send for sending one.
 	Service, Reclaim, Send int64
-	// Poll is the price of each pass of the driver over the ring, Budget how many
-	// packets it takes in one at most.
+	// Poll is the price of each pass of the driver over the ring, and of asking
+	// for notifications again; Budget is how many packets it takes in a pass.
 	Poll   int64
 	Budget int
 
