@@ -22,21 +22,21 @@ type AdaptiveOptions struct {
 //
 // Spacing. The engine sees when the driver's event index moves, so it knows what
 // a notification costs: the shortest time, lately, from one to the movement that
-// says that the driver has woken, looked and gone idle again. If that may take
-// at most one part in costShare of the time, notifications have to be spacing =
-// costShare * cost apart, or as far as the latency budget allows, if that is
-// less. This is computed, not searched for. What counts is the distance from the
-// last notification and not, as for the limits of virtio, the time since the
-// first pending packet: whoever was silent for longer than the spacing is
+// says that the driver has woken, looked and gone idle again. For notifications
+// to take one part in costShare of the time they have to be spacing =
+// costShare * cost apart. This is computed, not searched for. What counts is the
+// distance from the last notification and not, as for the limits of virtio, the
+// time since the first pending packet: whoever comes after a longer silence is
 // announced at once. That is why sparse traffic and the first packet of a burst
 // are never delayed, without a classification that could be wrong, and why a
 // driver that keeps itself busy for as long needs no moderation and gets none.
+// No packet is held back for longer than the latency budget, whatever the spacing.
 //
 // Worth. Within the spacing, the end of a burst is the moment to announce unless
-// more is expected: the part of the spacing that is left has to last for two
-// usual gaps between bursts. A wait that has begun ends with the spacing, with
-// the packet limit, or when three usual gaps have brought nothing, since then
-// the burst is over. So the timer is only the upper bound.
+// more is expected: what is left of the spacing has to last for two usual gaps
+// between bursts. A wait that has begun ends with the spacing, the budget or the
+// packet limit, or when three usual gaps have brought nothing, since then the
+// burst is over. So the timer is only the upper bound.
 //
 // A driver that is awake wants no notification. Everything pending is declared
 // announced at once then, which costs nothing and leaves no timer behind. The
@@ -56,16 +56,26 @@ type AdaptiveOptions struct {
 // are slowed down all the same. So the engine compares the rate of packets while
 // it waits with the rate while it does not: from before it began, and from one
 // window in many for which it stops (probe). A difference beyond both noise and
-// a few percent means that the sender waits for the driver, and that waiting
-// costs throughput (slower). Where the driver's processor was the bottleneck the
-// difference has the other sign, and waiting goes on.
+// slowerShare means that the sender waits for the driver, and that waiting costs
+// throughput (slower). The loss is about proportional to the wait, so it also
+// says how much shorter the waits have to be: the budget is divided by that
+// power of two, or given up for some time if it is beyond maxShift. Where the
+// driver's processor is the bottleneck the difference has the other sign, and
+// waiting goes on.
 //
 // Windows last window of wall-clock time, so the engine reacts to a step within
 // two of them however few notifications there are. Towards low latency one
 // window, or one wait that failed, is enough; it takes two windows in a row that
 // ask for it to begin waiting, and the spacing shrinks at once but grows by a
-// quarter a window at most. The limits are {spacing, a quarter of the ring}
-// while waiting can pay and {0, 1} while it cannot.
+// quarter a window at most. The limits are the longest wait and a share of the
+// ring while waiting can pay, {0, 1} while it cannot, and neither follows the
+// noise in between: since sparse traffic is not held back in any case, they stay
+// through the pauses of traffic that comes and goes.
+//
+// A tx ring differs in that only its driver's space is at stake. Its event index
+// moves as the driver sends and is usually ahead, so it says neither that the
+// driver sleeps nor what a notification costs: the spacing is the budget, counted
+// from the first packet that is given back late.
 //
 // Without EVENT_IDX the driver's state is unknown, which shows in notifications
 // without a movement between them. Then it is taken to sleep all the time, and
@@ -156,7 +166,7 @@ func (a *adaptive) Name() string { return engineNames[EngineAdaptive] }
 func (a *adaptive) Decision() Decision { return a.last }
 
 func (a *adaptive) Reset() {
-	*a = adaptive{dir: a.dir, budget: a.budget, limits: everyPacket, gap: maxGap}
+	*a = adaptive{dir: a.dir, budget: a.budget, limits: everyPacket, gap: maxGap, spacing: a.budget}
 	a.backoff = minBackoff
 	a.last = Decision{Limits: everyPacket, Reason: becauseStart, Step: -1}
 }
@@ -166,8 +176,11 @@ func (a *adaptive) Reset() {
 var everyPacket = Limits{Usecs: 0, Packets: 1}
 
 func (a *adaptive) Observe(o *Observation) Advice {
-	before := a.now
+	before, first := a.now, !a.started
 	now := a.clock(o.Now)
+	if before = min(before, now); first {
+		before = now
+	}
 	// A decision that left this burst undecided is from before it, so it is older
 	// than what the event index says now. Otherwise it is the newest.
 	older := o.Backlog != 0
@@ -234,12 +247,14 @@ func (a *adaptive) slept(now int64) {
 	if a.dir == TX || a.waiting && !a.probing {
 		return
 	}
-	if took := now - a.notified; a.cost == 0 || took < a.cost {
-		a.cost = max(took, 1)
-	} else {
-		// Follows a driver that has become slower within some hundred calls.
-		a.cost += (took - a.cost) / 64
+	took := max(now-a.notified, 1)
+	if a.cost == 0 || took < a.cost {
+		a.cost = min(took, maxGap)
+		return
 	}
+	// Follows a driver that has become slower. That it slept was seen late if
+	// traffic is sparse, so a long time says little.
+	a.cost += (min(took, 4*a.cost) - a.cost) / 64
 }
 
 // decided: the worker has taken a decision, if any.
@@ -277,16 +292,20 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 		a.hold = false
 		return adv
 	}
-	left := a.notified + a.spacing - now
+	left := a.spacing
+	if a.dir == RX {
+		left -= now - a.notified
+	}
+	left = min(left, a.longest())
 	switch {
-	case a.awake && a.blind < blindAfter, a.probing, pressed(o):
+	case a.dir == RX && a.awake && a.blind < blindAfter, a.probing, pressed(o):
 		adv.Flush = true
 	case a.hold:
 		a.until(now, &adv)
 	case left <= 0, o.PortEmpty && left < worthGaps*a.gap:
 		adv.Flush = true
 	default:
-		a.hold, a.gained, a.due = true, 0, now+min(left, a.longest())
+		a.hold, a.gained, a.due = true, 0, now+left
 		a.until(now, &adv)
 	}
 	return adv

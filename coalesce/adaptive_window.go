@@ -265,8 +265,6 @@ func (a *adaptive) stop() {
 // set puts the limits in force. The spacing falls at once and rises slowly.
 func (a *adaptive) set(spacing int64, o *Observation) {
 	switch {
-	case a.spacing == 0:
-		a.spacing = spacing
 	case spacing > a.spacing:
 		a.spacing = min(spacing, a.spacing+a.spacing/4+1000)
 	case spacing < a.spacing-a.spacing/5:
