@@ -2,7 +2,7 @@ package coalesce
 
 // Defaults of [AdaptiveOptions].
 const (
-	adaptiveRX = 128 // us
+	adaptiveRX = 120 // us
 	adaptiveTX = 256 // us
 )
 
@@ -10,7 +10,7 @@ const (
 type AdaptiveOptions struct {
 	Direction Direction
 	// MaxLatency is the budget: for how long, in microseconds, a packet may wait
-	// to be announced. 0 stands for 128 us (rx) or 256 us (tx): nobody waits for
+	// to be announced. 0 stands for 120 us (rx) or 256 us (tx): nobody waits for
 	// a transmitted packet, its driver only wants the space back.
 	MaxLatency uint32
 }

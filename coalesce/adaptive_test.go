@@ -126,7 +126,7 @@ func (b *bed) stream(d, gap int64) {
 func TestAdaptiveBegins(t *testing.T) {
 	b := newBed(t, "adaptive", 20*us, 500)
 	b.stream(3*ms, 10*us)
-	if !b.reasons["confirm"] || !b.reasons["rate"] || b.m.Limits() != lim(128, 64) {
+	if !b.reasons["confirm"] || !b.reasons["rate"] || b.m.Limits() != lim(120, 128) {
 		t.Fatalf("%v, %v", b.reasons, b.m.Limits())
 	}
 	before := b.notified
@@ -136,7 +136,7 @@ func TestAdaptiveBegins(t *testing.T) {
 		t.Errorf("%d notifications", n)
 	}
 	for _, h := range b.held {
-		if h > 128*us {
+		if h > 120*us {
 			t.Fatalf("a packet was held for %d ns", h)
 		}
 	}

@@ -274,14 +274,10 @@ func (a *adaptive) set(spacing int64, o *Observation) {
 		a.limits = everyPacket
 		return
 	}
-	// As many packets as the driver takes in one poll. To reclaim what was sent
-	// is so little work that more of it does not hold anything up.
-	packets := o.Size / 4
-	switch {
-	case o.Size == 0:
+	// Half of the ring leaves the driver as much for while it wakes up.
+	packets := o.Size / 2
+	if o.Size == 0 {
 		packets = 64
-	case a.dir == TX:
-		packets = o.Size / 2
 	}
 	a.limits = Limits{Usecs: uint32(max(min(a.spacing, a.longest())/1000, 1)), Packets: max(packets, 2)}
 }
