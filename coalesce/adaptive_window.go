@@ -24,7 +24,7 @@ const (
 	// The pace has suffered if it is lower by a part in slowerShare and by more
 	// than noise standard deviations of a Poisson process.
 	slowerShare = 0.03
-	noise       = 2.0
+	noise       = 3.0
 	// memory is how many windows a rate is averaged over.
 	memory = 32.0
 	// maxShift is to what power of two the budget is divided at most. A wait that
