@@ -52,11 +52,11 @@ type split struct {
 	called uint16
 	lag    uint32
 	span   uint32
-	event   uint16 // as last returned by DriverEvent
-	size    int
-	flight  int   // chains popped and not completed
-	links   int   // descriptors followed in this burst, of unusual chains only
-	idle    error // why there is nothing to do: broken, or ErrDetached
+	event  uint16 // as last returned by DriverEvent
+	size   int
+	flight int   // chains popped and not completed
+	links  int   // descriptors followed in this burst, of unusual chains only
+	idle   error // why there is nothing to do: broken, or ErrDetached
 
 	m      *guestmem.Map
 	cfg    Config
