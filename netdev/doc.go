@@ -19,5 +19,6 @@
 //     workers like the session does.
 //
 // Counters are written by their worker only and are read by anybody with
-// atomic loads, so a snapshot stops nobody.
+// atomic loads. What else a snapshot wants to know of a worker goes through its
+// mailbox.
 package netdev

@@ -2,9 +2,9 @@ package netdev
 
 import "github.com/vhostnet/vhostnet/coalesce"
 
-// DeviceSnapshot is what one device looks like at one moment. It is a copy:
-// taking it never stops a worker, so counters of different queues may be a few
-// packets apart.
+// DeviceSnapshot is what one device looks like at one moment. It is a copy.
+// Counters of different queues may be a few packets apart; engines are asked for
+// their decisions between two bursts.
 type DeviceSnapshot struct {
 	// Name is the device's name, unique in the process.
 	Name string `json:"name"`
