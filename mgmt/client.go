@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/mdlayher/vsock"
@@ -114,10 +115,15 @@ func (c *Client) Version(ctx context.Context) (VersionInfo, error) {
 }
 
 func (c *Client) get(ctx context.Context, path string, answer any) error {
+	return c.do(ctx, http.MethodGet, path, nil, answer)
+}
+
+func (c *Client) do(ctx context.Context, method, path string, send io.Reader, answer any) error {
+	what := strings.ToLower(method) + " " + path
 	// The host is a name for the Host header only.
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://vhostnet"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://vhostnet"+path, send)
 	if err != nil {
-		return fmt.Errorf("mgmt: get %s: %w", path, err)
+		return fmt.Errorf("mgmt: %s: %w", what, err)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -125,12 +131,12 @@ func (c *Client) get(ctx context.Context, path string, answer any) error {
 		if errors.As(err, &ue) {
 			err = ue.Err // without the made-up host
 		}
-		return fmt.Errorf("mgmt: get %s from %s: %w", path, c.addr, err)
+		return fmt.Errorf("mgmt: %s from %s: %w", what, c.addr, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("mgmt: get %s from %s: %w", path, c.addr, err)
+		return fmt.Errorf("mgmt: %s from %s: %w", what, c.addr, err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		var e ErrorInfo
@@ -140,7 +146,7 @@ func (c *Client) get(ctx context.Context, path string, answer any) error {
 		return &StatusError{Status: resp.StatusCode, Message: e.Error}
 	}
 	if err := json.Unmarshal(body, answer); err != nil {
-		return fmt.Errorf("mgmt: get %s from %s: %w", path, c.addr, err)
+		return fmt.Errorf("mgmt: %s from %s: %w", what, c.addr, err)
 	}
 	return nil
 }

@@ -1,17 +1,19 @@
-// Package mgmt is the read-only status API of vhostnet: HTTP with JSON bodies
-// over a Unix socket or over AF_VSOCK, and a client for it.
+// Package mgmt is the management API of vhostnet: HTTP with JSON bodies over a
+// Unix socket or over AF_VSOCK, and a client for it.
 //
 //	GET /v1/devices         {"devices":[netdev.DeviceSnapshot, ...]}
 //	GET /v1/devices/{name}  one netdev.DeviceSnapshot
 //	GET /v1/version         VersionInfo
+//	PUT /v1/devices/{name}/queues/{index}/moderation  {"engine":"adaptive"}
 //
 // Errors are JSON too: {"error":"...","status":404}. An unknown path or device
-// answers 404, any method but GET and HEAD answers 405.
+// answers 404, a method that a path does not have answers 405.
 //
-// Nothing that a request contains changes a device, and taking a snapshot never
-// stops one. The package knows of devices only what a snapshot says: it takes a
-// function that returns them, so it can neither reach a queue nor a file
-// descriptor.
+// The moderation engine of a virtqueue is all that a request can change, and
+// over a Unix socket only: over AF_VSOCK the API is read-only and answers 403.
+// Taking a snapshot never stops a device. The package knows of devices only what
+// a snapshot says: it takes functions that return snapshots and set an engine, so
+// it can neither reach a queue nor a file descriptor.
 //
 // A peer is not trusted. Over AF_VSOCK it may be a guest; requests are bounded
 // in size and time, and connections in number, for each listener apart. Access

@@ -14,8 +14,8 @@ import (
 	"github.com/vhostnet/vhostnet/netdev"
 )
 
-// Bounds of one connection. Requests have no body and fit in a page; the
-// answers for the largest device are some hundred kilobytes.
+// Bounds of one connection. Requests fit in a page and their bodies, if any, in
+// another; the answers for the largest device are some hundred kilobytes.
 const (
 	maxHeaderBytes = 4 << 10
 	headerTimeout  = 5 * time.Second
@@ -59,6 +59,10 @@ type Options struct {
 	Devices func() []netdev.DeviceSnapshot
 	// Version is reported as it is.
 	Version VersionInfo
+	// SetModeration changes the host's moderation engine of a device's virtqueue;
+	// nil makes the API read-only. Its errors wrap ErrNoDevice or ErrValue where
+	// the request is at fault.
+	SetModeration func(device string, queue int, engine string) error
 	// Log receives the server's few messages; nil discards them.
 	Log *slog.Logger
 }
@@ -84,8 +88,10 @@ func New(o Options) *Server {
 		"/v1/version":        s.version,
 	} {
 		s.mux.HandleFunc("GET "+path, h) // and HEAD
-		s.mux.HandleFunc(path, methodNotAllowed)
+		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
 	}
+	s.mux.HandleFunc("PUT "+moderationPath, s.moderation)
+	s.mux.HandleFunc(moderationPath, methodNotAllowed(http.MethodPut))
 	s.mux.HandleFunc("/", notFound)
 	return s
 }
@@ -111,6 +117,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 		WriteTimeout:      requestTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
+		ConnContext:       markLocal,
 		ErrorLog:          slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, len(listeners))
@@ -173,9 +180,11 @@ func notFound(w http.ResponseWriter, r *http.Request) {
 	fail(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %q", r.URL.Path))
 }
 
-func methodNotAllowed(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Allow", "GET, HEAD")
-	fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is not possible here: the API is read-only", r.Method))
+func methodNotAllowed(allowed string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", allowed)
+		fail(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s is not possible here, only %s", r.Method, allowed))
+	}
 }
 
 func fail(w http.ResponseWriter, status int, text string) {

@@ -77,8 +77,11 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	return nil
 }
 
+// ErrQueue is wrapped by errors about a virtqueue that a device does not have.
+var ErrQueue = errors.New("netdev: no such virtqueue")
+
 func errNoQueue(i, n int) error {
-	return fmt.Errorf("netdev: virtqueue %d is not a receive or transmit queue: want 0 to %d", i, n-1)
+	return fmt.Errorf("%w: %d is not a receive or transmit queue: want 0 to %d", ErrQueue, i, n-1)
 }
 
 // activateRing validates a ring's addresses against the memory table.

@@ -111,6 +111,18 @@ func (b *Backend) Device(ctx context.Context) (netdev.DeviceSnapshot, error) {
 	return list[0], nil
 }
 
+// SetModeration changes the host's moderation engine of a virtqueue.
+func (b *Backend) SetModeration(ctx context.Context, queue int, engine string) error {
+	d, err := b.Device(ctx)
+	if err == nil {
+		err = b.api.SetModeration(ctx, d.Name, queue, engine)
+	}
+	if err != nil {
+		return fmt.Errorf("qemutest: %w", err)
+	}
+	return nil
+}
+
 // WaitDevice waits until a condition holds and returns the snapshot in which it
 // did.
 func (b *Backend) WaitDevice(ctx context.Context, what string, holds func(netdev.DeviceSnapshot) bool) (netdev.DeviceSnapshot, error) {

@@ -8,12 +8,13 @@ import (
 
 // cli is the command line.
 type cli struct {
-	Serve    serveCmd    `cmd:"" default:"withargs" help:"Serve a network device to one front-end at a time (the default command)."`
-	Demo     demoCmd     `cmd:"" help:"Show notification coalescing with an embedded guest; needs no root, no VM."`
-	Sim      simCmd      `cmd:"" help:"Compare moderation engines in a simulation; needs no root, no VM."`
-	Tap      tapCmd      `cmd:"" help:"Make or remove persistent TAP interfaces."`
-	Features featuresCmd `cmd:"" help:"Print the virtio features that a device offers."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Serve      serveCmd      `cmd:"" default:"withargs" help:"Serve a network device to one front-end at a time (the default command)."`
+	Demo       demoCmd       `cmd:"" help:"Show notification coalescing with an embedded guest; needs no root, no VM."`
+	Sim        simCmd        `cmd:"" help:"Compare moderation engines in a simulation; needs no root, no VM."`
+	Moderation moderationCmd `cmd:"" help:"Change the moderation engines of a running device."`
+	Tap        tapCmd        `cmd:"" help:"Make or remove persistent TAP interfaces."`
+	Features   featuresCmd   `cmd:"" help:"Print the virtio features that a device offers."`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 const description = `A virtio-net device back-end over vhost-user that serves notification coalescing.

@@ -26,7 +26,7 @@ type serveCmd struct {
 
 	deviceFlags
 
-	API []address `name:"api" sep:"none" placeholder:"ADDRESS" group:"watch" help:"Serve the read-only status API there: unix:PATH, or vsock:PORT (port 1 to 4294967294, on all context identifiers of this machine, guests included; vsock:CID:PORT for one of them). Repeatable. GET /v1/devices answers in JSON."`
+	API []address `name:"api" sep:"none" placeholder:"ADDRESS" group:"watch" help:"Serve the management API there: unix:PATH, or vsock:PORT (port 1 to 4294967294, on all context identifiers of this machine, guests included; vsock:CID:PORT for one of them), which is read-only. Repeatable. GET /v1/devices answers in JSON; vhostnet moderation changes engines."`
 
 	logFlags
 }
@@ -87,6 +87,10 @@ func (c *serveCmd) serve(ctx context.Context, log *slog.Logger, d *netdev.Device
 			Devices: func() []netdev.DeviceSnapshot { return []netdev.DeviceSnapshot{d.Snapshot()} },
 			Version: version(),
 			Log:     log,
+
+			SetModeration: func(name string, queue int, engine string) error {
+				return setModeration(d, name, queue, engine)
+			},
 		})
 		go func() {
 			defer cancel()
