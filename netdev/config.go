@@ -46,6 +46,10 @@ type Config struct {
 	// With adds feature bits to the offer; only bits that the device
 	// implements are accepted.
 	With virtio.Features
+	// Trace, if set, is called for every observation that an engine was told of,
+	// with the engine's last decision and its answer. It is called by the workers
+	// between two packets: it must not block, keep o or allocate.
+	Trace func(queue int, o *coalesce.Observation, d coalesce.Decision, a coalesce.Advice)
 	// Log receives the device's few messages; nil discards them.
 	Log *slog.Logger
 }

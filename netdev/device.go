@@ -109,7 +109,7 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	d.guest.coalesce = coalesce.NewSettings(n)
 	d.specs = cfg.engineSpecs()
 	for i := range n {
-		w, err := newWorker(i, p.Queue(i), &d.counters[2*i], &d.counters[2*i+1], d.log)
+		w, err := newWorker(i, p.Queue(i), &d.counters[2*i], &d.counters[2*i+1], &d.cfg, d.log)
 		if err != nil {
 			d.stopWorkers()
 			return nil, err

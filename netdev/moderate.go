@@ -21,6 +21,10 @@ type moderation struct {
 	event uint16
 	// tick is when the engine wants to be called, 0: not.
 	tick int64
+	// look returns what else the engine is told: how many entries are ready for
+	// traffic, and whether the burst is over.
+	look  func() (free int, portEmpty bool)
+	trace func(queue int, o *coalesce.Observation, d coalesce.Decision, a coalesce.Advice)
 }
 
 // setGuest changes what the driver asks for.
@@ -64,25 +68,47 @@ func (r *ring) restart(now int64) {
 }
 
 // consult tells the engine what the worker has just seen, and takes its advice.
-func (r *ring) consult(now int64, packets uint32, bytes uint64, free int, portEmpty bool) {
+func (r *ring) consult(now int64, packets uint32, bytes uint64) {
 	if !r.learns {
 		return
 	}
 	o := &r.seen
 	o.Now, o.Packets, o.Bytes = now, packets, bytes
-	o.Backlog = uint32(r.q.Unsignalled())
-	o.Free, o.Size, o.PortEmpty = uint32(max(free, 0)), uint32(r.q.Size()), portEmpty
-	// An index that moved by more than the ring holds is a driver's that polls
-	// and has put it out of the way.
-	if idx, moved := r.q.DriverEvent(); moved {
-		if by := idx - r.event; int(by) <= r.q.Size() {
-			o.Consumed, o.Idle = uint32(by), true
-		}
-		r.event = idx
-	}
+	o.Backlog, o.Size = uint32(r.q.Unsignalled()), uint32(r.q.Size())
+	free, empty := r.look()
+	o.Free, o.PortEmpty = uint32(max(free, 0)), empty
+	r.glance()
 	advice := r.engine.Observe(o)
+	if r.trace != nil {
+		r.trace(r.index, o, r.engine.Decision(), advice)
+	}
 	r.seen = coalesce.Observation{}
 	r.take(now, advice)
+}
+
+// glance looks whether the driver has gone idle. An index that moved by more
+// than the ring holds is a driver's that polls and has put it out of the way.
+func (r *ring) glance() (idle bool) {
+	idx, moved := r.q.DriverEvent()
+	if !moved {
+		return false
+	}
+	by := idx - r.event
+	r.event = idx
+	if int(by) > r.q.Size() {
+		return false
+	}
+	r.seen.Consumed += uint32(by)
+	r.seen.Idle = true
+	return true
+}
+
+// doze tells the engine before the worker sleeps that the driver has gone idle:
+// at the next burst it would be a long time ago.
+func (r *ring) doze() {
+	if r.learns && r.live() && r.q.Broken() == nil && r.glance() {
+		r.consult(nanotime(), 0, 0)
+	}
 }
 
 // take follows an engine's advice.
@@ -117,7 +143,8 @@ func (c *Config) engineSpecs() []coalesce.EngineSpec {
 }
 
 // SetModeration changes the host's policy for one data virtqueue while it runs.
-// It may be called from any goroutine.
+// It may be called from any goroutine. It fails with [ErrQueue] for a virtqueue
+// that is no receive or transmit queue.
 func (d *Device) SetModeration(queue int, s coalesce.EngineSpec) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

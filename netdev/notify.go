@@ -118,7 +118,7 @@ func (r *ring) flush(now int64, reason coalesce.Reason) {
 func (r *ring) expire(now int64) {
 	if r.deadline != 0 && now >= r.deadline && r.live() {
 		r.act(now, r.mod.Expire(now))
-		r.consult(now, 0, 0, 0, false)
+		r.consult(now, 0, 0)
 	}
 	if r.tick != 0 && now >= r.tick && r.live() {
 		r.tick = 0

@@ -128,7 +128,7 @@ func (w *worker) receive() bool {
 		// Only unusable buffers went back; the driver may be waiting for them.
 		r.observe(now, 1, 0, slots)
 	}
-	r.consult(now, uint32(got), bytes, w.posted(), !w.portReady)
+	r.consult(now, uint32(got), bytes)
 	w.relieveRX(now)
 	return true
 }
@@ -144,6 +144,9 @@ func (w *worker) relieveRX(now int64) {
 		r.flush(now, coalesce.ReasonRingPressure)
 	}
 }
+
+// lookRX is what the receive ring's engine is told of the ring and the port.
+func (w *worker) lookRX() (free int, portEmpty bool) { return w.posted(), !w.portReady }
 
 // posted is how many buffers the driver has posted that are not used.
 func (w *worker) posted() int {

@@ -21,6 +21,8 @@ type txScratch struct {
 	head   [virtio.NetHeaderLen]byte
 	linear [linearLimit]byte
 	iov    [][]byte
+	// drained: the last burst took all that the driver had announced.
+	drained bool
 }
 
 func (s *txScratch) start() {
@@ -76,9 +78,15 @@ func (w *worker) transmit() bool {
 	// Counted are entries given back, dropped ones too: the driver waits for
 	// the buffer, not for the frame.
 	r.observe(now, uint32(done), bytes, slots)
-	r.consult(now, uint32(done), bytes, r.q.Size()-r.slots, done == n && n < burst)
+	s.drained = done == n && n < burst
+	r.consult(now, uint32(done), bytes)
 	r.relieve(now)
 	return true
+}
+
+// lookTX is what the transmit ring's engine is told of the ring.
+func (w *worker) lookTX() (free int, portEmpty bool) {
+	return w.tx.q.Size() - w.tx.slots, w.txs.drained
 }
 
 // transmitOne sends one chain's frame and returns its size without the

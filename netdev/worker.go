@@ -67,7 +67,7 @@ type worker struct {
 	current *ring
 }
 
-func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, log *slog.Logger) (*worker, error) {
+func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, log *slog.Logger) (*worker, error) {
 	l, err := newLoop()
 	if err != nil {
 		return nil, err
@@ -77,6 +77,8 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, log *slog.Log
 		rx: newRing(2*pair, rx), tx: newRing(2*pair+1, tx),
 		hdrLen: virtio.NetHeaderLen, done: make(chan struct{}),
 	}
+	w.rx.look, w.tx.look = w.lookRX, w.lookTX
+	w.rx.trace, w.tx.trace = c.Trace, c.Trace
 	if fd := pq.FD(); fd >= 0 {
 		if err := l.add(fd, tagPort, unix.EPOLLIN); err != nil {
 			l.close()
@@ -157,6 +159,10 @@ func (w *worker) broke(r *ring, err error) {
 func (w *worker) rearm() (more bool) {
 	w.current = nil
 	err := guestmem.CatchFaults(func() {
+		w.current = &w.rx
+		w.rx.doze()
+		w.current = &w.tx
+		w.tx.doze()
 		if r := &w.tx; r.live() && r.served() && !w.txBlocked && r.q.Broken() == nil {
 			w.current = r
 			more = r.enableKicks()
@@ -212,7 +218,8 @@ func (w *worker) ready(tag int32, events uint32) {
 		w.rxs.starved = false
 	case tagTXKick:
 		w.tx.c.kicks.add(1)
-		w.tx.seen.Kicked = true
+		// An answer, perhaps, to what was received.
+		w.tx.seen.Kicked, w.rx.seen.Kicked = true, true
 		w.tx.due = !w.tx.old
 		w.tx.old = false
 	case tagPort:

@@ -22,6 +22,8 @@ type device struct {
 	tick        int64
 	// slots is how many entries the driver cannot have seen coming back.
 	slots int
+	// drained: the last burst of a tx queue took all that there was.
+	drained bool
 	// longest is the longest time limit in force since the last decision.
 	longest int64
 
@@ -107,12 +109,13 @@ func (d *device) finish() {
 	d.slots += n
 	d.act(d.mod.Observe(d.now, uint32(n), d.bytes))
 	if d.dir == coalesce.RX {
-		d.consult(uint32(n), d.bytes, d.posted, d.port.len() == 0)
+		d.consult(uint32(n), d.bytes)
 		if d.deadline != 0 && d.posted <= d.p.Ring/4 {
 			d.act(d.mod.Flush(d.now, coalesce.ReasonRingPressure))
 		}
 	} else {
-		d.consult(uint32(n), d.bytes, d.p.Ring-d.slots, n < d.p.Burst)
+		d.drained = n < d.p.Burst
+		d.consult(uint32(n), d.bytes)
 		if d.deadline != 0 && d.p.Ring-d.slots < max(d.p.Ring/4, 20) {
 			d.act(d.mod.Flush(d.now, coalesce.ReasonRingPressure))
 		}
@@ -127,6 +130,13 @@ const turn = 100
 
 // sleep waits for an arrival, a kick or the next deadline.
 func (d *device) sleep() {
+	if d.learns && d.glance() {
+		d.consult(0, 0)
+		if d.spent > 0 {
+			d.after(d.spent, d.doStep)
+			return
+		}
+	}
 	d.asleep = true
 	d.timer++
 	at := int64(math.MaxInt64)
@@ -155,7 +165,7 @@ func (d *device) sleep() {
 func (d *device) expire() {
 	if d.deadline != 0 && d.now >= d.deadline {
 		d.act(d.mod.Expire(d.now))
-		d.consult(0, 0, 0, false)
+		d.consult(0, 0)
 	}
 	if d.tick != 0 && d.now >= d.tick {
 		d.tick = 0
@@ -199,23 +209,43 @@ func (d *device) signal(r coalesce.Reason) {
 	d.guest.interrupt()
 }
 
-func (d *device) consult(packets uint32, bytes uint64, free int, portEmpty bool) {
+func (d *device) consult(packets uint32, bytes uint64) {
 	if !d.learns {
 		return
 	}
 	o := &d.seen
 	o.Now, o.Packets, o.Bytes = d.now, packets, bytes
-	o.Backlog = d.ring.span
-	o.Free, o.Size, o.PortEmpty = uint32(max(free, 0)), uint32(d.p.Ring), portEmpty
-	if idx, moved := d.ring.driverEvent(); moved {
-		if by := idx - d.event; int(by) <= d.p.Ring {
-			o.Consumed, o.Idle = uint32(by), true
-		}
-		d.event = idx
-	}
+	o.Backlog, o.Size = d.ring.span, uint32(d.p.Ring)
+	free, empty := d.look()
+	o.Free, o.PortEmpty = uint32(max(free, 0)), empty
+	d.glance()
 	advice := d.engine.Observe(o)
 	d.seen = coalesce.Observation{}
 	d.take(advice)
+}
+
+// look is what the engine is told of the ring and the port.
+func (d *device) look() (free int, portEmpty bool) {
+	if d.dir == coalesce.RX {
+		return d.posted, d.port.len() == 0
+	}
+	return d.p.Ring - d.slots, d.drained
+}
+
+// glance looks whether the driver has gone idle.
+func (d *device) glance() bool {
+	idx, moved := d.ring.driverEvent()
+	if !moved {
+		return false
+	}
+	by := idx - d.event
+	d.event = idx
+	if int(by) > d.p.Ring {
+		return false
+	}
+	d.seen.Consumed += uint32(by)
+	d.seen.Idle = true
+	return true
 }
 
 func (d *device) take(a coalesce.Advice) {
