@@ -20,6 +20,10 @@ type Config struct {
 	Limits   coalesce.Limits
 	Strict   bool
 	GuestDIM bool
+	// Trace, if set, is called for everything that an engine that learns is told,
+	// with its last decision and its answer, as a device does it: a call of Tick
+	// comes as an observation of the time alone. It must not keep o.
+	Trace func(queue int, o *coalesce.Observation, d coalesce.Decision, a coalesce.Advice)
 }
 
 // Result is what a run was like. Delays are from the arrival of a packet at the
@@ -102,7 +106,7 @@ func Run(c Config) Result {
 	w := &world{}
 	m := newMeter(wl)
 	for i := range max(wl.Queues, 1) {
-		q := newQueue(w, &c.Params, m, wl.Direction, spec.New(), spec.Kind > coalesce.EngineFixed, c)
+		q := newQueue(w, &c.Params, m, wl.Direction, c.engine(spec, i), spec.Kind > coalesce.EngineFixed, c)
 		q.end = wl.Duration
 		q.source = wl.source(q, rand.New(rand.NewPCG(c.Seed, streamOf(wl.Name, i))))
 		q.source.start()
@@ -111,6 +115,34 @@ func Run(c Config) Result {
 	// that never stops asking for its timer does not.
 	w.run(wl.Duration + 10*second)
 	return m.result(spec, wl)
+}
+
+// engine makes the engine of the i-th virtqueue.
+func (c *Config) engine(s coalesce.EngineSpec, i int) coalesce.Engine {
+	e := s.New()
+	if c.Trace == nil {
+		return e
+	}
+	return &traced{e, 2*i + int(s.Direction), c.Trace}
+}
+
+// traced is an engine that is watched.
+type traced struct {
+	coalesce.Engine
+	queue int
+	trace func(int, *coalesce.Observation, coalesce.Decision, coalesce.Advice)
+}
+
+func (t *traced) Observe(o *coalesce.Observation) coalesce.Advice {
+	a := t.Engine.Observe(o)
+	t.trace(t.queue, o, t.Decision(), a)
+	return a
+}
+
+func (t *traced) Tick(now int64) coalesce.Advice {
+	a := t.Engine.Tick(now)
+	t.trace(t.queue, &coalesce.Observation{Now: now}, t.Decision(), a)
+	return a
 }
 
 // streamOf gives each queue of each workload random numbers of its own.

@@ -44,6 +44,11 @@ var rules = map[string]rule{
 		why:  "the simulator has models where the device has rings, ports and guests",
 		not:  pure("a run depends on its arguments alone: time is virtual, and traces come from a reader"),
 	},
+	"coalesce/trace": {
+		ours: []string{"coalesce"},
+		why:  "a trace is of decisions: it knows neither who made them nor where it is written to",
+		not:  pure("the datapath calls it: times are the observations', and files are the command's"),
+	},
 	"coalesce/sim/chart": {ours: []string{"coalesce/sim"}, why: "it draws results: how they came about is the simulator's"},
 	"ctrlq": {
 		ours: []string{"virtio"},
