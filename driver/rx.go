@@ -11,12 +11,23 @@ import (
 // delivered it.
 type Packet struct {
 	hdr, frame []byte
+	// whole is hdr and frame in one piece, if they adjoin.
+	whole []byte
 	// Buffers is how many receive buffers the frame took.
 	Buffers int
 }
 
 // Frame returns the frame, in one piece. It may be changed.
 func (p *Packet) Frame() []byte { return p.frame }
+
+// Segments appends the packet, its virtio-net header first, to dst: in one piece
+// if it arrived in one buffer, else in two.
+func (p *Packet) Segments(dst [][]byte) [][]byte {
+	if p.whole != nil {
+		return append(dst, p.whole)
+	}
+	return append(dst, p.hdr, p.frame)
+}
 
 // Header decodes the virtio-net header.
 func (p *Packet) Header() (h virtio.NetHeader) {
@@ -89,7 +100,7 @@ func (r *RX) Receive(packets []Packet) int {
 		}
 		p := &packets[n]
 		b := r.buffer(head, written)
-		p.hdr, p.frame, p.Buffers = b[:r.hdrLen], b[r.hdrLen:], 1
+		p.hdr, p.frame, p.whole, p.Buffers = b[:r.hdrLen], b[r.hdrLen:], b, 1
 		if k := r.buffers(head); k != 1 {
 			if !r.complete(k, used-taken) || !r.gather(p, k) {
 				break
@@ -216,6 +227,14 @@ func (r *RX) recycleForWait() {
 // and returns how many there were.
 func (r *RX) Settle() uint64 { return r.q.settle() }
 
+// CallFD returns the descriptor that becomes readable when the device notifies;
+// Settle reads it. It belongs to the queue.
+func (r *RX) CallFD() int { return r.q.call }
+
+// Disarm asks the device for no notifications, as a driver does that has begun to
+// poll.
+func (r *RX) Disarm() { r.q.disableCalls() }
+
 // Arm asks the device to notify when the next frame has arrived, and reports
 // whether one has arrived already, in which case that is not certain.
 func (r *RX) Arm() (ready bool) { return r.q.enableCalls(0) }
@@ -292,7 +311,7 @@ func (r *RX) gather(p *Packet, n int) bool {
 		r.held = append(r.held, head)
 		length += copy(r.room[length:], r.buffer(head, written))
 	}
-	p.frame, p.Buffers = r.room[:length:length], n
+	p.frame, p.whole, p.Buffers = r.room[:length:length], nil, n
 	r.room = r.room[length:]
 	return true
 }

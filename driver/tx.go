@@ -116,6 +116,31 @@ func (t *TX) SendPacket(h *virtio.NetHeader, frame []byte) error {
 	return nil
 }
 
+// Reserve returns the whole of a free buffer for a virtio-net header and a frame
+// behind it. Commit sends it; until then Reserve returns the same one. Errors are
+// ErrFull and those of Err.
+func (t *TX) Reserve() ([]byte, error) {
+	b, _, err := t.next(0)
+	if err == nil {
+		t.freeHead--
+	}
+	return b, err
+}
+
+// Commit sends the buffer that Reserve has returned, with length bytes in it,
+// header included. The device sees it after Flush.
+func (t *TX) Commit(length int) error {
+	if length < t.hdrLen {
+		return ErrFrameSize
+	}
+	_, slot, err := t.next(length - t.hdrLen)
+	if err != nil {
+		return err
+	}
+	t.commit(slot, length-t.hdrLen)
+	return nil
+}
+
 // Prepare copies a frame into all free buffers, for SendPrepared.
 func (t *TX) Prepare(frame []byte) error {
 	if len(frame) > t.MaxFrame() {
@@ -290,6 +315,21 @@ func (t *TX) Arm() {
 		t.q.enableCalls(uint16(t.q.outstanding() * 3 / 4))
 	}
 }
+
+// ArmNext is Arm for the next frame that the device gives back. It reports
+// whether one has been given back already, in which case that is not certain.
+func (t *TX) ArmNext() (ready bool) { return t.q.enableCalls(0) }
+
+// ArmFull is Arm that reports whether three quarters have been given back
+// already, in which case a notification is not certain.
+func (t *TX) ArmFull() (ready bool) { return t.q.enableCalls(uint16(t.q.outstanding() * 3 / 4)) }
+
+// Disarm asks the device for no notifications.
+func (t *TX) Disarm() { t.q.disableCalls() }
+
+// CallFD returns the descriptor that becomes readable when the device notifies;
+// Settle reads it. It belongs to the queue.
+func (t *TX) CallFD() int { return t.q.call }
 
 // Settle adds to the counters the notifications that arrived while nobody waited
 // and returns how many there were.
