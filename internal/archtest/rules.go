@@ -80,6 +80,11 @@ var rules = map[string]rule{
 		why:  "the driver is the device's counterpart in tests: one that shared the device's rings would share its mistakes",
 	},
 
+	"nativeguest": {
+		ours: []string{"virtio", "coalesce", "driver", "port"},
+		why:  "a guest sees its driver and its own port: the device is on the other side of a socket",
+	},
+
 	// Management; TestMgmtSeesSnapshotsOnly narrows it down.
 	"mgmt": {ours: []string{"netdev", "internal/unixsock"}, why: "management sees snapshots: it reaches neither a queue nor guest memory"},
 
@@ -126,7 +131,7 @@ var only = map[string]struct {
 	"github.com/mdlayher/vsock":  {[]string{"mgmt", "qemu-test"}, "AF_VSOCK carries the status API and the guests' reports"},
 	"net/http":                   {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
 	"github.com/vishvananda/netns": {
-		[]string{"tap", "driver", "bench", "demo", "qemu-test", "internal/scripted"},
+		[]string{"tap", "driver", "nativeguest", "bench", "demo", "qemu-test", "internal/scripted"},
 		"a network namespace belongs to a thread: the device's threads stay where they are",
 	},
 }
