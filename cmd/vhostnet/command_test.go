@@ -51,7 +51,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"--help"}, []string{"serve", "demo", "tap", "features", "version"}},
 		{[]string{"serve", "--help"}, []string{
 			"--socket-path=PATH", "--fd=N", "--client", "--port=KIND:ARGS", "--queue-pairs=N", "--queue-size=N", "--mac=ADDRESS",
-			"--mtu=BYTES", "--features", "--rx-coalesce=USECS/FRAMES", "--tx-coalesce", "--coalesce-strict", "--rx-moderation=ENGINE", "--api=ADDRESS",
+			"--mtu=BYTES", "--features", "--rx-coalesce=USECS/FRAMES", "--tx-coalesce", "--coalesce-strict", "--rx-moderation=ENGINE", "--trace=FILE", "--api=ADDRESS",
 			"--log-level", "--log-format", "--print-capabilities", "1 (default) to 127", "microseconds", "SIGTERM", "Exit code", "qemu-system-x86_64",
 		}},
 		{[]string{"tap", "create", "--help"}, []string{"<name>", "--queues=N", "--owner=USER", "--group=GROUP", "CAP_NET_ADMIN"}},
@@ -108,6 +108,9 @@ func TestErrors(t *testing.T) {
 		{"API is a file", []string{s, "--api=unix:" + file}, exitFailed, []string{file, "not a socket"}},
 		{"API vsock", []string{s, "--api=vsock:4294967280:9"}, exitFailed, []string{"vsock:4294967280:9", "modprobe"}},
 		{"API twice", []string{s, "--api=unix:" + dir + "/a", "--api=unix:" + dir + "/a"}, exitFailed, []string{dir + "/a", "another"}},
+		{"trace of nothing", []string{s, "--trace=" + dir + "/t"}, exitUsage, []string{"--trace", "adaptive"}},
+		{"trace of fixed limits", []string{s, "--trace=" + dir + "/t", "--rx-coalesce=8/8", "--tx-moderation=off"}, exitUsage, []string{"--trace"}},
+		{"trace into no directory", []string{s, "--trace=" + dir + "/none/t", "--rx-moderation=adaptive"}, exitFailed, []string{"none/t", "directory"}},
 		{"owner", []string{"tap", "create", "vnx", "--owner=no such user"}, exitUsage, []string{"--owner", "no such user"}},
 		{"group", []string{"tap", "create", "vnx", "--group=no such group"}, exitUsage, []string{"--group"}},
 		{"tap queues", []string{"tap", "create", "vnx", "--queues=257"}, exitUsage, []string{"256"}},

@@ -26,21 +26,26 @@ type deviceFlags struct {
 	RXModeration   engine      `name:"rx-moderation" placeholder:"ENGINE" group:"moderation" help:"Who chooses the limits of receive queues instead: off, fixed:USECS/FRAMES (the same as --rx-coalesce), net-dim[:eqe|cqe][:U,F_U,F_U,F_U,F_U,F] (hill climbing on throughput, as the Linux kernel does it for its drivers), rdma-dim (on frames per notification), adaptive[:max-latency=USECS] (from what the device sees of the driver). Default off, which leaves it to the guest."`
 	TXModeration   engine      `name:"tx-moderation" placeholder:"ENGINE" group:"moderation" help:"The same for transmit completions."`
 	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for."`
+	Trace          string      `placeholder:"FILE" group:"moderation" help:"Write what engines observe and decide to FILE, one JSON object a line, for vhostnet sim --trace. It needs an engine that learns: net-dim, rdma-dim or adaptive; off and fixed observe nothing. A file that exists is replaced. What the disk is too slow for is left out and counted."`
 }
 
-// open makes the device and its port.
-func (f *deviceFlags) open(log *slog.Logger) (*netdev.Device, error) {
+// engines are those for receive and transmit queues.
+func (f *deviceFlags) engines() (rx, tx coalesce.EngineSpec, err error) {
+	if rx, err = moderationEngine("rx", f.RXModeration, f.RXCoalesce, coalesce.RX); err == nil {
+		tx, err = moderationEngine("tx", f.TXModeration, f.TXCoalesce, coalesce.TX)
+	}
+	return rx, tx, err
+}
+
+// open makes the device and its port; t may be nil.
+func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, error) {
 	if f.QueuePairs < 1 || f.QueuePairs > netdev.MaxQueuePairs {
 		return nil, usageError{fmt.Errorf("--queue-pairs %d: want 1 to %d", f.QueuePairs, netdev.MaxQueuePairs)}
 	}
 	if f.QueueSize < 0 || f.QueueSize == 1 {
 		return nil, usageError{fmt.Errorf("--queue-size %d: want a power of two from 2 to %d", f.QueueSize, netdev.MaxQueueSize)}
 	}
-	rx, err := moderationEngine("rx", f.RXModeration, f.RXCoalesce, coalesce.RX)
-	if err != nil {
-		return nil, err
-	}
-	tx, err := moderationEngine("tx", f.TXModeration, f.TXCoalesce, coalesce.TX)
+	rx, tx, err := f.engines()
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +67,7 @@ func (f *deviceFlags) open(log *slog.Logger) (*netdev.Device, error) {
 		Strict:     f.CoalesceStrict,
 		With:       f.Features.with,
 		Without:    f.Features.without,
+		Trace:      t.hook(),
 		Log:        log,
 
 		RXModeration: rx,

@@ -58,14 +58,20 @@ func (c *serveCmd) Run(env environment) error {
 	// runtime ends a program that writes to a closed standard error.
 	signal.Ignore(unix.SIGPIPE)
 	log.Info("starting", "version", versionLine(version()), "pid", os.Getpid())
-	d, err := c.open(log)
+	t, err := c.openTrace()
 	if err != nil {
+		return err
+	}
+	d, err := c.open(log, t)
+	if err != nil {
+		t.close(log)
 		return err
 	}
 	err = c.serve(env.ctx, log, d, end)
 	if cerr := d.Close(); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("close: %w", cerr))
 	}
+	t.close(log)
 	if err == nil {
 		log.Info("ended")
 	}

@@ -20,7 +20,9 @@ import (
 type simCmd struct {
 	Engine    []engine `placeholder:"ENGINE" sep:"none" help:"Only this engine, written as for serve's --rx-moderation. May be repeated. Default: all, and a grid of fixed limits."`
 	Workload  []string `placeholder:"NAME" sep:"none" help:"Only this workload. May be repeated. Default: all, or none with --trace."`
-	Trace     string   `placeholder:"FILE" help:"Also replay recorded arrivals: lines of CSV (t_ns,packets,bytes) or JSON objects with these fields. - is standard input."`
+	Trace     string   `placeholder:"FILE" help:"Also replay recorded arrivals: lines of CSV (t_ns,packets,bytes) or JSON objects with these fields, or what serve --trace has written. - is standard input. A device records when it has delivered, so its own delays are in the arrivals."`
+	Queue     int      `name:"trace-queue" default:"-1" placeholder:"N" help:"The virtqueue of the trace, 0 to 255; its direction is the trace's. Default: the one with the most packets."`
+	Replay    bool     `help:"Instead of running the guest's model, feed what serve --trace has recorded to the engines as it is, and print what each would have decided. Default: all engines that learn."`
 	Seed      uint64   `default:"1" placeholder:"N" help:"Where chance begins; the same number gives the same result. Default 1."`
 	GuestDIM  bool     `name:"guest-dim" help:"The guest moderates too, as Linux does after ethtool -C adaptive-rx on; its limits are a ceiling for the engine's."`
 	Dominance bool     `help:"Also print for each workload how adaptive does against net-dim and rdma-dim."`
@@ -43,11 +45,17 @@ Workloads:
 
 // Run prints the results as they come.
 func (c *simCmd) Run(env environment) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	if c.Replay {
+		return c.replay(env)
+	}
 	workloads, err := c.workloads()
 	if err != nil {
 		return err
 	}
-	specs, err := c.engines()
+	specs, err := c.engines(sim.DefaultEngines()...)
 	if err != nil {
 		return err
 	}
@@ -106,30 +114,16 @@ func (c *simCmd) workloads() ([]sim.Workload, error) {
 	if c.Trace == "" {
 		return all, nil
 	}
-	w, err := readTrace(c.Trace)
+	var w sim.Workload
+	err := c.openTrace(func(in io.Reader, name string) (err error) {
+		w, err = sim.ReadTrace(in, name, c.Queue)
+		return err
+	})
 	return append(all, w), err
 }
 
-func readTrace(path string) (sim.Workload, error) {
-	in, name := io.Reader(os.Stdin), "trace"
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return sim.Workload{}, fmt.Errorf("sim: %w", err)
-		}
-		defer func() { _ = f.Close() }()
-		in, name = f, "trace:"+filepath.Base(path)
-	}
-	w, err := sim.ReadTrace(in, name, coalesce.RX)
-	if err != nil {
-		return w, fmt.Errorf("%s: %w", path, err)
-	}
-	return w, nil
-}
-
-// engines are those that were asked for, once each, or all that there are.
-func (c *simCmd) engines() (specs []coalesce.EngineSpec, err error) {
-	names := sim.DefaultEngines()
+// engines are those that were asked for, once each, or the defaults.
+func (c *simCmd) engines(names ...string) (specs []coalesce.EngineSpec, err error) {
 	if len(c.Engine) > 0 {
 		names = nil
 		for _, e := range c.Engine {

@@ -97,6 +97,11 @@ func TestSimErrors(t *testing.T) {
 		{[]string{"--seed=x"}, exitUsage, "--seed"},
 		{[]string{"--trace=/nonexistent/trace"}, exitFailed, "/nonexistent/trace"},
 		{[]string{"--trace=" + bad}, exitFailed, "line 2"},
+		{[]string{"--trace-queue=0"}, exitUsage, "--trace-queue needs --trace"},
+		{[]string{"--trace=" + bad, "--trace-queue=256"}, exitUsage, "0 to 255"},
+		{[]string{"--replay"}, exitUsage, "--replay needs --trace"},
+		{[]string{"--replay", "--trace=" + bad, "--guest-dim"}, exitUsage, "no simulation"},
+		{[]string{"--replay", "--trace=" + bad}, exitFailed, "line 1"},
 		{[]string{"--workload=rr-1", "--plot=" + bad}, exitFailed, "bad"},
 	} {
 		code, out, errs := inProcess(t, append([]string{"sim"}, c.args...)...)
@@ -114,7 +119,7 @@ func TestSimErrors(t *testing.T) {
 
 func TestSimHelp(t *testing.T) {
 	code, out, _ := inProcess(t, "sim", "--help")
-	for _, want := range []string{"--json", "--plot=DIR", "--trace=FILE", "--seed=N", "--dominance", "poisson-50k", "tx-bulk"} {
+	for _, want := range []string{"--json", "--plot=DIR", "--trace=FILE", "--trace-queue=N", "--replay", "--seed=N", "--dominance", "poisson-50k", "tx-bulk"} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("exit code %d, no %q in\n%s", code, want, out)
 		}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -152,19 +153,19 @@ func TestDominance(t *testing.T) {
 	}
 }
 
-// arrivals runs a trace and returns how many packets there were.
-func arrivals(w Workload) uint64 { return Run(Config{Workload: w}).Arrived }
+// arrived runs a trace and returns how many packets there were.
+func arrived(w Workload) uint64 { return Run(Config{Workload: w}).Arrived }
 
 func TestTrace(t *testing.T) {
 	csv := "t_ns,packets,bytes\n# recorded\n1000,2,3000\n\n1000,1,60\n501000,3\n"
 	lines := `{"t_ns":-5,"packets":2,"bytes":3000,"queue":0}` + "\n" + `{"t_ns":499995,"packets":4}`
 	for text, want := range map[string]uint64{csv: 6, lines: 6, "5,1,1": 1, strings.Repeat("7,100,6400\n", 20): 2000} {
-		w, err := ReadTrace(strings.NewReader(text), "x", coalesce.RX)
+		w, err := ReadTrace(strings.NewReader(text), "x", BusiestQueue)
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if got := arrivals(w); got != want {
+		if got := arrived(w); got != want {
 			t.Errorf("%q: %d packets, want %d", text, got, want)
 		}
 	}
@@ -175,15 +176,59 @@ func TestTrace(t *testing.T) {
 		"5,1,1\n4,1,1":             "line 2: time goes back",
 		"0,1,1\n3600000000001,1,1": "3600 s",
 		"-9223372036854775808,1,1\n9223372036854775807,1,1": "3600 s",
-		"1,65537,1":               "65536",
-		"1,1,4294967296":          "2^32",
-		`{"packets":1}`:           "t_ns",
-		`{"t_ns":1,"packets":-1}`: "line 1",
-		"1,1,1,1":                 "t_ns,packets,bytes",
+		"1,65537,1":                         "65536",
+		"1,1,4294967296":                    "2^32",
+		`{"packets":1}`:                     "t_ns",
+		`{"t_ns":1,"packets":-1}`:           "line 1",
+		"1,1,1,1":                           "t_ns,packets,bytes",
+		`{"t_ns":1,"packets":1,"queue":-1}`: "virtqueue -1",
+		`{"t_ns":1,"packets":1,"direction":"up"}`:           "want rx or tx",
+		`{"t_ns":1}` + "\n" + `{"t_ns":1,"direction":"tx"}`: "line 2: virtqueue 0 was rx",
 	} {
-		_, err := ReadTrace(strings.NewReader(text), "x", coalesce.RX)
+		_, err := ReadTrace(strings.NewReader(text), "x", BusiestQueue)
 		if !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// A trace of several virtqueues is that of one of them; their order among each
+// other means nothing.
+func TestTraceOfSeveralQueues(t *testing.T) {
+	const text = `{"queue":1,"direction":"tx","t_ns":900,"packets":3}
+{"queue":0,"direction":"rx","t_ns":100,"packets":2}
+{"queue":0,"direction":"rx","t_ns":1100,"packets":2}
+{"queue":3,"direction":"tx","t_ns":50,"packets":4}
+{"queue":2,"direction":"rx","t_ns":60}`
+	for queue, want := range map[int]struct {
+		dir     coalesce.Direction
+		packets uint64
+	}{BusiestQueue: {coalesce.RX, 4}, 0: {coalesce.RX, 4}, 1: {coalesce.TX, 3}, 3: {coalesce.TX, 4}} {
+		w, err := ReadTrace(strings.NewReader(text), "x", queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := arrived(w); w.Direction != want.dir || n != want.packets {
+			t.Errorf("queue %d: %v, %d packets, want %+v", queue, w.Direction, n, want)
+		}
+	}
+	// A guest sends as it did, whatever the device makes of it meanwhile.
+	lines := ""
+	for i := range 1000 {
+		lines += fmt.Sprintf(`{"queue":1,"direction":"tx","t_ns":%d,"packets":%d}`+"\n", 20_000*i, i%3)
+	}
+	w, err := ReadTrace(strings.NewReader(lines), "x", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range engines(t, w.Direction) {
+		if r := Run(Config{Engine: s, Workload: w}); r.Arrived != 999 {
+			t.Errorf("%v: %d packets", s, r.Arrived)
+		}
+	}
+	for queue, want := range map[int]string{2: "no packets", 4: "nothing of virtqueue 4"} {
+		if _, err := ReadTrace(strings.NewReader(text), "x", queue); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), want) {
+			t.Errorf("queue %d: %v", queue, err)
 		}
 	}
 }
@@ -193,8 +238,9 @@ func FuzzReadTrace(f *testing.F) {
 	f.Add(`{"t_ns":1,"packets":2,"bytes":3}`)
 	f.Add("-9223372036854775808,1,1\n9223372036854775807,1,1")
 	f.Add("0,0,0\n0,65536,4294967295")
+	f.Add(`{"queue":1,"direction":"tx","t_ns":9,"packets":1}` + "\n" + `{"queue":0,"t_ns":1,"packets":2}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		w, err := ReadTrace(strings.NewReader(text), "x", coalesce.RX)
+		w, err := ReadTrace(strings.NewReader(text), "x", BusiestQueue)
 		if err != nil {
 			if !errors.Is(err, ErrTrace) {
 				t.Error(err)
