@@ -91,6 +91,7 @@ var rules = map[string]rule{
 	// Programs.
 	"demo":         {ours: []string{"*"}},
 	"bench":        {ours: []string{"*"}},
+	"bench/guest":  {ours: []string{"*"}},
 	"cmd/vhostnet": {ours: []string{"*"}},
 	"qemu-test": {
 		ours: []string{"virtio", "netdev", "mgmt", "qemu-test/guest", "qemu-test/provision"},

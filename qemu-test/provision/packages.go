@@ -37,18 +37,22 @@ func fillTools(ctx context.Context, from *apt, a *Assets, o Options) error {
 	return writeUserland(a.UserlandCPIO, a.Tools)
 }
 
-// Tool is a command that runs a program of the tools prefix on the host, with
-// the C library it was built against.
+// Tool is a command that runs a program of the tools prefix, or of that of the
+// measurements, on the host, with the C library it was built against.
 func (a *Assets) Tool(ctx context.Context, name string, args ...string) *exec.Cmd {
-	path := name
-	for _, dir := range []string{"bin", "sbin", "usr/bin", "usr/sbin"} {
-		p := filepath.Join(a.Tools, dir, name)
-		if _, err := os.Stat(p); err == nil {
-			path = p
-			break
+	prefixes := []string{a.Tools}
+	if a.Bench != nil {
+		prefixes = append(prefixes, a.Bench.Prefix)
+	}
+	for _, prefix := range prefixes {
+		for _, dir := range []string{"bin", "sbin", "usr/bin", "usr/sbin"} {
+			p := filepath.Join(prefix, dir, name)
+			if _, err := os.Stat(p); err == nil {
+				return loaderCommand(ctx, prefix, p, args...)
+			}
 		}
 	}
-	return loaderCommand(ctx, a.Tools, path, args...)
+	return loaderCommand(ctx, a.Tools, name, args...)
 }
 
 // loaderCommand runs a program from a prefix through the prefix's own dynamic

@@ -57,6 +57,8 @@ type Assets struct {
 	UserlandCPIO      string `json:"userland_cpio"`
 	KernelModulesCPIO string `json:"kernel_modules_cpio"`
 	UMLModulesCPIO    string `json:"uml_modules_cpio"`
+	// Bench has the programs of measurements; EnsureBench sets it.
+	Bench *Bench `json:"-"`
 }
 
 // Options say how Ensure works.
@@ -203,8 +205,8 @@ func load(stamp, cache string) *Assets {
 	return &a
 }
 
-func save(stamp string, a *Assets) error {
-	raw, err := json.MarshalIndent(a, "", "  ")
+func save(stamp string, manifest any) error {
+	raw, err := json.MarshalIndent(manifest, "", "  ")
 	if err != nil {
 		return fmt.Errorf("provision: manifest: %w", err)
 	}
