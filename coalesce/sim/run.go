@@ -24,7 +24,13 @@ type Config struct {
 	// with its last decision and its answer, as a device does it: a call of Tick
 	// comes as an observation of the time alone. It must not keep o.
 	Trace func(queue int, o *coalesce.Observation, d coalesce.Decision, a coalesce.Advice)
+	// Watch, if set, is called when a virtqueue's limits have changed: what the
+	// driver asks for, what the engine wants, or what is in force.
+	Watch func(queue int, at int64, l InForce)
 }
+
+// InForce is who wants which limits of a virtqueue, and what follows from it.
+type InForce struct{ Guest, Host, Limits coalesce.Limits }
 
 // Result is what a run was like. Delays are from the arrival of a packet at the
 // device until the guest has taken it; for tx from when it was sent until the
@@ -105,11 +111,16 @@ func Run(c Config) Result {
 	spec.Direction = wl.Direction
 	w := &world{}
 	m := newMeter(wl)
+	var qs []*queue
 	for i := range max(wl.Queues, 1) {
 		q := newQueue(w, &c.Params, m, wl.Direction, c.engine(spec, i), spec.Kind > coalesce.EngineFixed, c)
 		q.end = wl.Duration
 		q.source = wl.source(q, rand.New(rand.NewPCG(c.Seed, streamOf(wl.Name, i))))
 		q.source.start()
+		qs = append(qs, q)
+	}
+	if c.Watch != nil {
+		w.watch = watch(w, qs, c.Watch)
 	}
 	// What is under way when the traffic ends comes to its end too; an engine
 	// that never stops asking for its timer does not.
@@ -143,6 +154,22 @@ func (t *traced) Tick(now int64) coalesce.Advice {
 	a := t.Engine.Tick(now)
 	t.trace(t.queue, &coalesce.Observation{Now: now}, t.Decision(), a)
 	return a
+}
+
+// watch returns what reports the changes of limits, with what they were at first.
+func watch(w *world, qs []*queue, report func(int, int64, InForce)) func() {
+	last := make([]InForce, len(qs))
+	look := func() {
+		for i, q := range qs {
+			d := &q.device
+			if l := (InForce{d.guestLimits, d.host, d.mod.Limits()}); l != last[i] {
+				last[i] = l
+				report(2*i+int(q.dir), w.now, l)
+			}
+		}
+	}
+	look()
+	return look
 }
 
 // streamOf gives each queue of each workload random numbers of its own.

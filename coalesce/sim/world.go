@@ -5,6 +5,8 @@ type world struct {
 	now    int64
 	seq    uint64
 	events []event
+	// watch, if set, is called after each event.
+	watch func()
 }
 
 type event struct {
@@ -43,6 +45,9 @@ func (w *world) run(end int64) {
 		e := w.pop()
 		w.now = e.at
 		e.do()
+		if w.watch != nil {
+			w.watch()
+		}
 	}
 }
 
