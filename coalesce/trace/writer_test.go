@@ -3,6 +3,7 @@ package trace_test
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -173,4 +174,15 @@ func TestAddDoesNotAllocate(t *testing.T) {
 	if w.Dropped() == 0 {
 		t.Error("it never was full")
 	}
+}
+
+// What a record costs the datapath.
+func BenchmarkAdd(b *testing.B) {
+	w := trace.NewWriter(io.Discard, 1<<14)
+	defer func() { _ = w.Close() }()
+	o := coalesce.Observation{Now: 1, Packets: 2, Size: 256}
+	for b.Loop() {
+		w.Add(trace.NewRecord(0, &o, coalesce.Decision{Reason: "rate"}, coalesce.Advice{}))
+	}
+	b.ReportMetric(float64(w.Dropped())/float64(b.N), "dropped/op")
 }
