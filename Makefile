@@ -10,7 +10,7 @@ TESTTIME   ?= 20m
 BENCHFLAGS ?=
 export VHOSTNET_CACHE := $(CACHE)
 
-.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench clean
+.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench bench-guest clean
 
 all: build
 
@@ -70,6 +70,11 @@ fuzz: deps
 
 bench: deps
 	$(GO) run ./bench $(BENCHFLAGS)
+
+# Moderation engines under real programs in guests, an hour in all; with
+# BENCHFLAGS=--quick a quarter of that.
+bench-guest: deps guests build
+	$(GO) run ./bench/guest $(BENCHFLAGS)
 
 clean:
 	rm -rf bin

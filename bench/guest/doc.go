@@ -1,0 +1,17 @@
+// Command guest measures what notification moderation does for guests: real
+// programs in guests of several lanes, under every engine, one engine after the
+// other in each round.
+//
+// Usage:
+//
+//	go run ./bench/guest [--lanes native,uml,netdev,test-device] [--quick] [--out DIR]
+//	go run ./bench/guest --render DIR
+//
+// Each sample is divided by the one without moderation of the same round and
+// workload, because machines have slow phases; the report has the median of these
+// ratios and their range. Counters are read while a load runs, after it has
+// settled. A sample that fails is recorded as such and the run goes on.
+//
+// The results of a lane are in DIR/guest-LANE.json; DIR/guest.md and
+// DIR/guest-LANE.svg are made of all that are there.
+package main

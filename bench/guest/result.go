@@ -1,0 +1,230 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/vhostnet/vhostnet/netdev"
+	qemutest "github.com/vhostnet/vhostnet/qemu-test"
+)
+
+// sample is one measurement: a workload under a variant. Rates are per second of
+// the time in which the counters were read; what the load's own program reports
+// is of all of its run.
+type sample struct {
+	Workload string `json:"workload"`
+	Variant  string `json:"variant"`
+	// Round and Position say when it was taken: in which round, and as which of
+	// the workload's variants.
+	Round    int `json:"round"`
+	Position int `json:"position"`
+	// Error is why there are no numbers.
+	Error string `json:"error,omitempty"`
+	// Rate is what the workload is about, in Unit.
+	Rate    float64  `json:"rate,omitempty"`
+	Unit    string   `json:"unit,omitempty"`
+	Latency *latency `json:"latency_us,omitempty"`
+	// Seconds is for how long the counters were watched.
+	Seconds float64 `json:"seconds,omitempty"`
+	RX      flow    `json:"rx"`
+	TX      flow    `json:"tx"`
+	// Interrupts is what the guest took, per second.
+	Interrupts float64 `json:"guest_interrupts"`
+	// CPU is how much of one processor the vhostnet process used.
+	CPU float64 `json:"backend_cpu"`
+	// Extra is what else is known, by name and unit.
+	Extra map[string]float64 `json:"extra,omitempty"`
+}
+
+// latency is in microseconds; a value that a program does not report is 0.
+type latency struct {
+	Avg  float64 `json:"avg"`
+	P50  float64 `json:"p50,omitempty"`
+	P99  float64 `json:"p99,omitempty"`
+	P999 float64 `json:"p99.9,omitempty"`
+}
+
+// flow is what the device did in one direction, per second.
+type flow struct {
+	Packets    float64 `json:"packets"`
+	Bytes      float64 `json:"bytes"`
+	Calls      float64 `json:"notifications"`
+	Suppressed float64 `json:"suppressed"`
+	Kicks      float64 `json:"kicks"`
+	Drops      float64 `json:"drops,omitempty"`
+	// CallsPerPacket is notifications per packet, 0 without packets.
+	CallsPerPacket float64 `json:"notifications_per_packet"`
+}
+
+// reading is what is known at one moment.
+type reading struct {
+	at     time.Time
+	device netdev.DeviceSnapshot
+	cpu    time.Duration
+}
+
+// since is what the device did since an earlier reading.
+func (r reading) since(old reading, kind string) flow {
+	seconds := r.at.Sub(old.at).Seconds()
+	d := qemutest.Sum(r.device, kind).Minus(qemutest.Sum(old.device, kind))
+	f := flow{
+		Packets: float64(d.Packets) / seconds, Bytes: float64(d.Bytes) / seconds,
+		Calls: float64(d.Calls) / seconds, Suppressed: float64(d.Suppressed) / seconds,
+		Kicks: float64(d.Kicks) / seconds,
+		Drops: float64(drops(r.device, kind)-drops(old.device, kind)) / seconds,
+	}
+	if d.Packets > 0 {
+		f.CallsPerPacket = float64(d.Calls) / float64(d.Packets)
+	}
+	return f
+}
+
+func drops(d netdev.DeviceSnapshot, kind string) (sum uint64) {
+	for _, q := range d.Queues {
+		if q.Kind != kind {
+			continue
+		}
+		for _, n := range q.Drops {
+			sum += n
+		}
+	}
+	return sum
+}
+
+func packets(d netdev.DeviceSnapshot) uint64 {
+	return qemutest.Sum(d, "rx").Packets + qemutest.Sum(d, "tx").Packets
+}
+
+// spread is a median with the range around it, of N values.
+type spread struct {
+	Median, Min, Max float64
+	N                int
+}
+
+// spreadOf returns the median, which for an even number of values is the mean of
+// the two in the middle, and the range.
+func spreadOf(values []float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
+}
+
+// row is all samples of a workload under one variant, against those without
+// moderation.
+type row struct {
+	workload, variant, unit string
+	// rate, and ratio: the same divided by that of `off` in the same round.
+	rate, ratio spread
+	// perPacket is notifications per packet of the workload's direction, and cut
+	// how many of them the variant leaves out, 1 for all.
+	perPacket, cut                         spread
+	notifications, kicks, interrupts, cpu  spread
+	latencyRatio                           spread
+	latencyAvg, latency50, latency99, l999 spread
+	failed                                 int
+	firstError                             string
+}
+
+// baseline is the variant that the others are compared with.
+const baseline = "off"
+
+// rowsOf summarizes samples, in the order in which workloads and variants first
+// occur. direction gives a workload's main direction.
+func rowsOf(samples []sample, direction func(workload string) string) []row {
+	type key struct{ workload, variant string }
+	var order []key
+	byKey := map[key][]sample{}
+	base := map[string]map[int]sample{}
+	var workloads, variants []string
+	for _, s := range samples {
+		k := key{s.Workload, s.Variant}
+		byKey[k] = append(byKey[k], s)
+		if !slices.Contains(workloads, s.Workload) {
+			workloads = append(workloads, s.Workload)
+		}
+		if !slices.Contains(variants, s.Variant) {
+			variants = append(variants, s.Variant)
+		}
+		if s.Variant == baseline && s.Error == "" {
+			if base[s.Workload] == nil {
+				base[s.Workload] = map[int]sample{}
+			}
+			base[s.Workload][s.Round] = s
+		}
+	}
+	for _, w := range workloads {
+		for _, v := range variants {
+			if byKey[key{w, v}] != nil {
+				order = append(order, key{w, v})
+			}
+		}
+	}
+	rows := make([]row, 0, len(order))
+	for _, k := range order {
+		rows = append(rows, rowOf(byKey[k], base[k.workload], direction(k.workload)))
+	}
+	return rows
+}
+
+func rowOf(samples []sample, base map[int]sample, direction string) row {
+	r := row{workload: samples[0].Workload, variant: samples[0].Variant}
+	var c columns
+	for _, s := range samples {
+		if s.Error != "" {
+			if r.failed++; r.firstError == "" {
+				r.firstError = s.Error
+			}
+			continue
+		}
+		r.unit = s.Unit
+		b, compare := base[s.Round]
+		c.add(s, b, compare, direction)
+	}
+	r.rate, r.ratio, r.perPacket, r.cut = spreadOf(c.rate), spreadOf(c.ratio), spreadOf(c.perPacket), spreadOf(c.cut)
+	r.notifications, r.kicks = spreadOf(c.notifications), spreadOf(c.kicks)
+	r.interrupts, r.cpu = spreadOf(c.interrupts), spreadOf(c.cpu)
+	r.latencyRatio, r.latencyAvg = spreadOf(c.latencyRatio), spreadOf(c.avg)
+	r.latency50, r.latency99, r.l999 = spreadOf(c.p50), spreadOf(c.p99), spreadOf(c.p999)
+	return r
+}
+
+// columns are the values behind a row.
+type columns struct {
+	rate, ratio, perPacket, cut, notifications, kicks, interrupts, cpu []float64
+	latencyRatio, avg, p50, p99, p999                                  []float64
+}
+
+func (c *columns) add(s, base sample, compare bool, direction string) {
+	c.rate = append(c.rate, s.Rate)
+	f := s.flow(direction)
+	c.perPacket = append(c.perPacket, f.CallsPerPacket)
+	c.notifications = append(c.notifications, s.RX.Calls+s.TX.Calls)
+	c.kicks = append(c.kicks, s.RX.Kicks+s.TX.Kicks)
+	c.interrupts = append(c.interrupts, s.Interrupts)
+	c.cpu = append(c.cpu, s.CPU)
+	if l := s.Latency; l != nil {
+		c.avg, c.p50, c.p99, c.p999 = append(c.avg, l.Avg), append(c.p50, l.P50), append(c.p99, l.P99), append(c.p999, l.P999)
+	}
+	if !compare {
+		return
+	}
+	if base.Rate > 0 {
+		c.ratio = append(c.ratio, s.Rate/base.Rate)
+	}
+	if b := base.flow(direction); b.CallsPerPacket > 0 {
+		c.cut = append(c.cut, 1-f.CallsPerPacket/b.CallsPerPacket)
+	}
+	if s.Latency != nil && base.Latency != nil && base.Latency.Avg > 0 {
+		c.latencyRatio = append(c.latencyRatio, s.Latency.Avg/base.Latency.Avg)
+	}
+}
+
+func (s sample) flow(direction string) flow {
+	if direction == "rx" {
+		return s.RX
+	}
+	return s.TX
+}

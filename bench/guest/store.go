@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/qemu-test/provision"
+)
+
+// laneReport is what guest-LANE.json contains.
+type laneReport struct {
+	Lane    string    `json:"lane"`
+	Title   string    `json:"title,omitempty"`
+	Time    time.Time `json:"time"`
+	Machine machine   `json:"machine"`
+	// Versions are of what was used, by name.
+	Versions map[string]string `json:"versions"`
+	Rounds   int               `json:"rounds"`
+	Seconds  float64           `json:"seconds_per_sample"`
+	// Workloads are those that were measured.
+	Workloads []workloadInfo `json:"workloads"`
+	// Failure is why the lane was not measured to its end.
+	Failure string   `json:"failure,omitempty"`
+	Samples []sample `json:"samples"`
+}
+
+type workloadInfo struct {
+	Name      string `json:"name"`
+	About     string `json:"about"`
+	Direction string `json:"direction"`
+}
+
+// machine says on what the numbers were taken.
+type machine struct {
+	CPU    string `json:"cpu"`
+	Cores  int    `json:"cores"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+}
+
+func (r *laneReport) direction(workload string) string {
+	for _, w := range r.Workloads {
+		if w.Name == workload {
+			return w.Direction
+		}
+	}
+	return "rx"
+}
+
+// failed are the workloads without a single good sample.
+func (r *laneReport) failed() (names []string) {
+	for _, w := range r.Workloads {
+		good := false
+		for _, s := range r.Samples {
+			good = good || s.Workload == w.Name && s.Error == ""
+		}
+		if !good {
+			names = append(names, w.Name)
+		}
+	}
+	return names
+}
+
+func laneFile(dir, lane, suffix string) string { return filepath.Join(dir, "guest-"+lane+suffix) }
+
+// save writes a lane's results, in the place of older ones.
+func (r *laneReport) save(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(laneFile(dir, r.Lane, ".json"), append(raw, '\n'), 0o644)
+}
+
+// loadLanes reads the results that a folder has, in the order of laneNames.
+func loadLanes(dir string) (list []*laneReport, err error) {
+	for _, lane := range laneNames {
+		raw, err := os.ReadFile(laneFile(dir, lane, ".json"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		r := &laneReport{}
+		if err := json.Unmarshal(raw, r); err != nil {
+			return nil, fmt.Errorf("%s: %w", laneFile(dir, lane, ".json"), err)
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// render writes the tables and the plots of all results that a folder has.
+func render(dir string) error {
+	list, err := loadLanes(dir)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("no results in %s", dir)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "guest.md"), []byte(markdown(list)), 0o644); err != nil {
+		return err
+	}
+	for _, r := range list {
+		svg, err := drawing(r)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(laneFile(dir, r.Lane, ".svg"), svg, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newLaneReport(o *options, lane string, chosen []workload) *laneReport {
+	r := &laneReport{
+		Lane: lane, Title: o.Title, Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(),
+		Versions: map[string]string{}, Rounds: o.Rounds, Seconds: o.Seconds,
+	}
+	for _, w := range chosen {
+		r.Workloads = append(r.Workloads, workloadInfo{w.name, w.about, w.direction})
+	}
+	return r
+}
+
+var sockperfVersion = regexp.MustCompile(`version (\S+)`)
+
+// describe fills in what was used.
+func (b *bench) describe(ctx context.Context, r *laneReport) error {
+	ctx, cancel := context.WithTimeout(ctx, setTimeout)
+	defer cancel()
+	v := r.Versions
+	guest, err := b.site.Guest(ctx, "uname -r")
+	if err != nil {
+		return err
+	}
+	v["guest kernel"], v["vhostnet"] = strings.TrimSpace(guest), revision(ctx)
+	if emulated(b.lane) {
+		v["QEMU"] = b.assets.QEMU.Version
+	}
+	for name, version := range b.assets.Bench.Versions {
+		v[name] = version
+	}
+	// Its exit status is not 0.
+	out, _ := b.site.Host(ctx, "sockperf", "--version")
+	if m := sockperfVersion.FindStringSubmatch(out); m != nil {
+		v["sockperf"] = m[1]
+	}
+	return nil
+}
+
+// revision is that of the working folder, with a plus sign for changes.
+func revision(ctx context.Context) string {
+	root, err := provision.RepositoryRoot()
+	if err != nil {
+		return "unknown"
+	}
+	cmd := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty=+", "--exclude=*")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func thisMachine() machine {
+	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Kernel: "unknown", Go: runtime.Version()}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		m.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	raw, _ := os.ReadFile("/proc/cpuinfo") // not every architecture names its processor
+	for line := range strings.Lines(string(raw)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+			m.CPU = strings.TrimSpace(v)
+			break
+		}
+	}
+	return m
+}
