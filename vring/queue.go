@@ -90,8 +90,10 @@ type Queue interface {
 	// Unsignalled returns how many chains were published since the last decision.
 	Unsignalled() int
 	// DriverEvent returns the used index that the driver has asked to be
-	// notified at, and whether that has moved since the last call. It is 0 and
-	// false without EVENT_IDX.
+	// notified at, and whether that has moved since the last call. An index that
+	// the ring cannot reach soon is that of a driver that has put it out of the way
+	// while it polls: it counts as no movement, and the one before is returned. It
+	// is 0 and false without EVENT_IDX.
 	DriverEvent() (idx uint16, moved bool)
 	// AvailCount returns how many chains the driver has made available that are
 	// not popped, at most Size. It is not 0 if Pop would break the ring.

@@ -201,6 +201,9 @@ func (q *split) DriverEvent() (idx uint16, moved bool) {
 		return 0, false
 	}
 	idx = q.usedEvent()
+	if int(idx-(q.published-uint16(q.size))) > 2*q.size {
+		return q.event, false
+	}
 	moved = idx != q.event
 	q.event = idx
 	return idx, moved
