@@ -71,8 +71,8 @@ fuzz: deps
 bench: deps
 	$(GO) run ./bench $(BENCHFLAGS)
 
-# Moderation engines under real programs in guests, an hour in all; with
-# BENCHFLAGS=--quick a quarter of that.
+# Moderation engines under real programs in guests: half an hour to an hour for
+# each lane, a fifth of it with BENCHFLAGS=--quick.
 bench-guest: deps guests build
 	$(GO) run ./bench/guest $(BENCHFLAGS)
 

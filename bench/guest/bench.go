@@ -30,9 +30,12 @@ type bench struct {
 	seconds  float64
 	all      []workload
 	variants []variant
+	// settle is for how long a load runs before its counters are read.
+	settle   time.Duration
 	assets   *provision.Assets
-	programs *binaries
 	progress io.Writer
+	// start starts a guest.
+	start func(ctx context.Context) (site, error)
 	// save is called after each round with what there is so far.
 	save func(*laneReport) error
 
@@ -86,12 +89,11 @@ func (b *bench) open(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, errors.New("no guest in time"))
 	defer cancel()
 	b.servers, b.speed, b.ends = map[string]bool{}, map[string]float64{}, nil
-	b.site, err = newSite(ctx, b.lane, b.assets, b.programs)
+	b.site, err = b.start(ctx)
 	if err != nil {
-		b.site = nil
-		return err
+		b.site = nil // and not a nil of the lane's type
 	}
-	return nil
+	return err
 }
 
 func (b *bench) close(ctx context.Context) {
@@ -113,6 +115,7 @@ func (b *bench) run(ctx context.Context, r *laneReport) error {
 	if err := b.open(ctx); err != nil {
 		return fmt.Errorf("lane %s: %w", b.lane, err)
 	}
+	fmt.Fprintf(b.progress, "%s: %d samples, about %v\n", b.lane, b.rounds*len(b.all)*len(b.variants), b.estimate())
 	guests := 1
 	if err := b.describe(ctx, r); err != nil {
 		return fmt.Errorf("lane %s: %w", b.lane, err)
@@ -145,6 +148,14 @@ func (b *bench) run(ctx context.Context, r *laneReport) error {
 		}
 	}
 	return nil
+}
+
+// estimate is about how long all samples take: sockperf waits for two seconds
+// before it starts, and takes whole seconds only.
+func (b *bench) estimate() time.Duration {
+	const around = 2.7
+	each := around + float64(wholeSeconds(b.settle.Seconds()+b.seconds))
+	return time.Duration(each * float64(b.rounds*len(b.all)*len(b.variants)) * float64(time.Second)).Round(time.Minute)
 }
 
 // revive starts a guest in the place of one that does not answer.
@@ -184,7 +195,7 @@ func (b *bench) set(ctx context.Context, v variant) error {
 
 // sample runs a load under a variant, and reads the counters while it runs.
 func (b *bench) sample(ctx context.Context, w workload, v variant, s *sample) error {
-	length := settle.Seconds() + b.seconds
+	length := b.settle.Seconds() + b.seconds
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(length*float64(time.Second))+slack, errors.New("the load has no end"))
 	defer cancel()
 	if err := b.set(ctx, v); err != nil {
@@ -202,7 +213,7 @@ func (b *bench) sample(ctx context.Context, w workload, v variant, s *sample) er
 	done := make(chan error, 1)
 	go func() (err error) {
 		defer func() { done <- err }()
-		o, err = w.run(ctx, b, load{seconds: length, variant: v.name})
+		o, err = w.run(ctx, b, load{seconds: length, settle: b.settle, variant: v.name})
 		return err
 	}()
 	first, last, err := b.watch(ctx, before, done)
@@ -222,11 +233,10 @@ func (b *bench) sample(ctx context.Context, w workload, v variant, s *sample) er
 	s.Seconds = last.at.Sub(first.at).Seconds()
 	s.RX, s.TX = last.since(first, "rx"), last.since(first, "tx")
 	s.CPU = (last.cpu - first.cpu).Seconds() / s.Seconds
-	// Reading the guest's counters disturbs a load, so they are read around it: as
-	// many interrupts for each packet, or there would be less of them in what
-	// precedes and follows it.
-	if n := packets(after.device) - packets(before.device); n > 0 {
-		s.Interrupts = float64(now-interrupts) / float64(n) * (s.RX.Packets + s.TX.Packets)
+	// Reading the guest's counters disturbs a load, so they are read around it. How
+	// many interrupts come of a notification is the same for all of that time.
+	if n := calls(after.device) - calls(before.device); n > 0 {
+		s.Interrupts = float64(now-interrupts) / float64(n) * (s.RX.Calls + s.TX.Calls)
 	}
 	s.Rate, s.Unit, s.Latency, s.Extra = o.rate, o.unit, o.latency, o.extra
 	if s.Rate == 0 {
@@ -255,7 +265,7 @@ func (b *bench) watch(ctx context.Context, before reading, done chan error) (fir
 			return first, last, err
 		}
 	}
-	if _, err := b.wait(ctx, settle, done); err != nil {
+	if _, err := b.wait(ctx, b.settle, done); err != nil {
 		return first, last, err
 	}
 	if first, err = b.read(ctx); err != nil {

@@ -54,10 +54,7 @@ func newMachineSite(ctx context.Context, lane qemutest.Lane, assets *provision.A
 	if s.dir, err = os.MkdirTemp("", "vn-"); err != nil {
 		return nil, err
 	}
-	if s.namespace, err = qemutest.NewNamespace(); err != nil {
-		return nil, err
-	}
-	if err := s.namespace.AddTAP(tapName, hostAddress+prefixLength, 1); err != nil {
+	if s.namespace, err = newSide(hostAddress); err != nil {
 		return nil, err
 	}
 	s.backend, err = qemutest.StartBackend(ctx, qemutest.BackendConfig{

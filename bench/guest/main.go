@@ -10,12 +10,16 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/qemu-test/provision"
 )
+
+// settle is for how long a load runs before its counters are read.
+const settle = 300 * time.Millisecond
 
 // options are the command line.
 type options struct {
@@ -108,8 +112,9 @@ func run(ctx context.Context, o *options, out, progress io.Writer) error {
 		b := &bench{
 			lane: lane, rounds: o.Rounds, seconds: o.Seconds,
 			all: choose(p.all, lane, p.pattern), variants: variantsOf(p.variants, lane),
-			assets: assets, programs: programs, progress: progress,
-			save: func(r *laneReport) error { return r.save(o.Out) },
+			settle: settle, assets: assets, progress: progress,
+			start: func(ctx context.Context) (site, error) { return newSite(ctx, lane, assets, programs) },
+			save:  func(r *laneReport) error { return r.save(o.Out) },
 		}
 		problems = append(problems, b.measure(ctx, o))
 		if ctx.Err() != nil {

@@ -52,16 +52,10 @@ func newNativeSite(ctx context.Context, assets *provision.Assets, binary string)
 	if s.dir, err = os.MkdirTemp("", "vn-"); err != nil {
 		return s, err
 	}
-	if s.host, err = qemutest.NewNamespace(); err != nil {
+	if s.host, err = newSide(hostAddress); err != nil {
 		return s, err
 	}
-	if s.inside, err = qemutest.NewNamespace(); err != nil {
-		return s, err
-	}
-	if err := s.host.AddTAP(tapName, hostAddress+prefixLength, 1); err != nil {
-		return s, err
-	}
-	if err := s.inside.AddTAP(tapName, guestAddress+prefixLength, 1); err != nil {
+	if s.inside, err = newSide(guestAddress); err != nil {
 		return s, err
 	}
 	s.backend, err = qemutest.StartBackend(ctx, qemutest.BackendConfig{

@@ -32,6 +32,14 @@ func rawRX() workload {
 			length := time.Duration(l.seconds * float64(time.Second))
 			rate := rawRates[b.site.Lane()]
 			err := b.site.Namespace().Do(func() (err error) {
+				if b.site.Lane() == "native" {
+					// The guest's processor is the guest's.
+					var set unix.CPUSet
+					set.Set(hostCPU)
+					if err := unix.SchedSetaffinity(0, &set); err != nil {
+						return fmt.Errorf("bind to processor %d: %w", hostCPU, err)
+					}
+				}
 				sent, refused, err = sendFrames(ctx, rate, length)
 				return err
 			})

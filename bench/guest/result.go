@@ -95,6 +95,10 @@ func packets(d netdev.DeviceSnapshot) uint64 {
 	return qemutest.Sum(d, "rx").Packets + qemutest.Sum(d, "tx").Packets
 }
 
+func calls(d netdev.DeviceSnapshot) uint64 {
+	return qemutest.Sum(d, "rx").Calls + qemutest.Sum(d, "tx").Calls
+}
+
 // spread is a median with the range around it, of N values.
 type spread struct {
 	Median, Min, Max float64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +19,30 @@ const (
 	hostAddress  = "10.77.0.1"
 	guestAddress = "10.77.0.2"
 	prefixLength = "/24"
+	network      = "10.77.0.0" + prefixLength
 	tapName      = "vn0"
 )
+
+// congestionControl is what Linux has by default, which the machine may not. BBR
+// for one takes every delay beyond the shortest for a queue, so that under it a
+// delayed notification costs throughput in a way of its own.
+const congestionControl = "cubic"
+
+// newSide makes a namespace with a TAP of that address, whose connections over it
+// have the congestion control of every machine.
+func newSide(address string) (n *qemutest.Namespace, err error) {
+	if n, err = qemutest.NewNamespace(); err != nil {
+		return nil, err
+	}
+	if err = n.AddTAP(tapName, address+prefixLength, 1); err == nil {
+		_, err = n.Run("ip route", exec.Command("ip", "route", "replace", network, "dev", tapName,
+			"proto", "kernel", "scope", "link", "src", address, "congctl", congestionControl))
+	}
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
 
 // errNotHere is what a site returns for what its lane cannot do.
 var errNotHere = errors.New("this lane cannot")

@@ -146,11 +146,16 @@ func (b *bench) describe(ctx context.Context, r *laneReport) error {
 	ctx, cancel := context.WithTimeout(ctx, setTimeout)
 	defer cancel()
 	v := r.Versions
-	guest, err := b.site.Guest(ctx, "uname -r")
+	guest, err := b.site.Guest(ctx, "uname -r; cat /proc/sys/net/ipv4/tcp_congestion_control")
 	if err != nil {
 		return err
 	}
-	v["guest kernel"], v["vhostnet"] = strings.TrimSpace(guest), revision(ctx)
+	kernel, control, _ := strings.Cut(strings.TrimSpace(guest), "\n")
+	if b.lane == "native" {
+		control = congestionControl // by route, as on the host side
+	}
+	v["guest kernel"], v["vhostnet"] = kernel, revision(ctx)
+	v["congestion control"] = fmt.Sprintf("%s on the host, %s in the guest", congestionControl, control)
 	if emulated(b.lane) {
 		v["QEMU"] = b.assets.QEMU.Version
 	}

@@ -8,13 +8,11 @@ import (
 	"time"
 )
 
-// settle is for how long a load runs before its counters are read.
-const settle = 300 * time.Millisecond
-
 // load says for how long a workload has to run.
 type load struct {
-	// seconds includes the time to settle.
+	// seconds includes settle, the time before the counters are read.
 	seconds float64
+	settle  time.Duration
 	variant string
 }
 
