@@ -2,7 +2,7 @@ package coalesce
 
 // Defaults of [AdaptiveOptions].
 const (
-	adaptiveRX = 120 // us
+	adaptiveRX = 200 // us
 	adaptiveTX = 256 // us
 )
 
@@ -10,33 +10,35 @@ const (
 type AdaptiveOptions struct {
 	Direction Direction
 	// MaxLatency is the budget: for how long, in microseconds, a packet may wait
-	// to be announced. 0 stands for 120 us (rx) or 256 us (tx): nobody waits for
+	// to be announced. 0 stands for 200 us (rx) or 256 us (tx): nobody waits for
 	// a transmitted packet, its driver only wants the space back.
 	MaxLatency uint32
 }
 
 // adaptive chooses moments, not limits. A notification costs something only when
 // the driver sleeps, so it asks two questions whenever packets are pending for a
-// driver that does: how long ago was it woken the last time, and would waiting
-// gather anything?
+// driver that does: was it woken only just now, and would waiting gather anything?
 //
 // Spacing. The engine sees when the driver's event index moves, so it knows what
 // a notification costs: the shortest time, lately, from one to the movement that
-// says that the driver has woken, looked and gone idle again. For notifications
-// to take one part in costShare of the time they have to be spacing =
-// costShare * cost apart. This is computed, not searched for. What counts is the
-// distance from the last notification and not, as for the limits of virtio, the
-// time since the first pending packet: whoever comes after a longer silence is
-// announced at once. That is why sparse traffic and the first packet of a burst
-// are never delayed, without a classification that could be wrong, and why a
-// driver that keeps itself busy for as long needs no moderation and gets none.
-// No packet is held back for longer than the latency budget, whatever the spacing.
+// says that the driver has woken, looked and gone idle again. Notifications take
+// no more than one part in costShare of the time if they are spacing = costShare *
+// cost apart. This is computed, not searched for, and what it asks for is bounded
+// by the latency budget. A packet waits only if the last notification is no longer
+// ago than that: whoever comes after a longer silence is announced at once. That is
+// why sparse traffic and the first packet of a burst are never delayed, without a
+// classification that could be wrong, and why a driver that keeps itself busy for
+// as long needs no moderation and gets none.
 //
-// Worth. Within the spacing, the end of a burst is the moment to announce unless
-// more is expected: what is left of the spacing has to last for two usual gaps
-// between bursts. A wait that has begun ends with the spacing, the budget or the
-// packet limit, or when three usual gaps have brought nothing, since then the
-// burst is over. So the timer is only the upper bound.
+// Worth. The end of a burst is the moment to announce unless more is expected: the
+// wait has to last for worthGaps usual gaps between bursts. One that has begun ends
+// with the spacing, with plenty of packets, at the packet limit, or when overGaps
+// usual gaps have brought nothing, since then the burst is over. So the timer is
+// only the upper bound. How many gaps that takes is learnt: see adaptivePatience.
+//
+// Plenty. What a further packet saves falls with the square of how many there are
+// already, and what it costs, its own delay, does not. So a receive queue's wait
+// ends a fifth early where that gathers plenty, by the rate of the last window.
 //
 // A driver that is awake wants no notification. Everything pending is declared
 // announced at once then, which costs nothing and leaves no timer behind. The
@@ -48,25 +50,33 @@ type AdaptiveOptions struct {
 //
 // Gain. It counts what arrives while it waits. If a wait brings less than one
 // further burst on average it stops waiting (reason futile) and tries again
-// later: after twice the time each time that it fails, up to maxBackoff, but at
-// once when the traffic has become something else. One ping-pong packet in
-// thousands is late by a few gaps; the median does not move.
+// later: after growBackoff times the time each time that it fails, up to
+// maxBackoff, but at once when the traffic has become something else. One ping-pong
+// packet in thousands is late by a few gaps; the median does not move.
 //
 // Pace. Several requests in flight, or a sender with a window, bring a gain and
-// are slowed down all the same. So the engine compares the rate of packets while
-// it waits with the rate while it does not: from before it began, and from one
-// window in many for which it stops (probe). A difference beyond both noise and
-// slowerShare means that the sender waits for the driver, and that waiting costs
-// throughput (slower). The loss is about proportional to the wait, so it also
-// says how much shorter the waits have to be: the budget is divided by that
-// power of two, or given up for some time if it is beyond maxShift. Where the
-// driver's processor is the bottleneck the difference has the other sign, and
-// waiting goes on.
+// are slowed down all the same. So every now and then the engine does not wait for
+// a few windows (probe) and compares their rate of packets with that of their
+// neighbours on both sides, since traffic that changes by itself does so in all of
+// them. A mean difference beyond both noise and slowerShare means that the sender
+// waits for the driver, and that waiting costs throughput (slower). The loss is
+// about proportional to the wait, so it also says how much shorter the waits have
+// to be: the budget is divided by that power of two, or given up for some time if
+// it is beyond maxShift. A sender that falls to two thirds as soon as waiting
+// begins needs no second comparison. Where the driver's processor is the bottleneck
+// the difference has the other sign, and waiting goes on.
+//
+// Ceiling. A driver's own limits, and a ring that runs low, cut waits short, of
+// which the engine sees only that a decision came early. What has not come by then
+// is no evidence against waiting, and while most waits end so (ceiling) nothing is
+// judged: or else a driver with small limits and an engine that therefore finds
+// waiting futile would keep each other where they are, and so would the driver's
+// own DIM and this one.
 //
 // Windows last window of wall-clock time, so the engine reacts to a step within
 // two of them however few notifications there are. Towards low latency one
-// window, or one wait that failed, is enough; it takes two windows in a row that
-// ask for it to begin waiting, and the spacing shrinks at once but grows by a
+// window, or a few waits that failed, are enough; it takes two windows in a row
+// that ask for it to begin waiting, and the spacing shrinks at once but grows by a
 // quarter a window at most. The limits are the longest wait and a share of the
 // ring while waiting can pay, {0, 1} while it cannot, and neither follows the
 // noise in between: since sparse traffic is not held back in any case, they stay
@@ -74,8 +84,8 @@ type AdaptiveOptions struct {
 //
 // A tx ring differs in that only its driver's space is at stake. Its event index
 // moves as the driver sends and is usually ahead, so it says neither that the
-// driver sleeps nor what a notification costs: the spacing is the budget, counted
-// from the first packet that is given back late.
+// driver sleeps nor what a notification costs: the spacing is the budget, and
+// every wait lasts as long.
 //
 // Without EVENT_IDX the driver's state is unknown, which shows in notifications
 // without a movement between them. Then it is taken to sleep all the time, and
@@ -104,29 +114,31 @@ type adaptive struct {
 	// hold: packets are being held back, at most until due.
 	hold bool
 	due  int64
+	// asked: this engine has ended the hold, nobody else.
+	asked bool
 	// gained counts the bursts that came during the hold, worth is its average
 	// in 1/gainUnit of a burst.
 	gained, worth int32
 	probing       bool
 
+	adaptivePatience
 	adaptiveWindow
 	adaptiveTrial
 	last Decision
 }
 
 const (
-	// costShare is the reciprocal of the share of time that notifications may
-	// take: an eighth, above which throughput is visibly lost.
-	costShare = 8
-	// maxSpacings is how many budgets the spacing may be. A packet comes late only
-	// by the rest of the spacing when the driver has gone to sleep again, and no
-	// later than the budget in any case.
-	maxSpacings = 4
+	// costShare is the reciprocal of the share of time that notifications may take.
+	costShare = 16
 	// worthGaps is how many usual gaps must fit in a wait for it to begin, and
-	// overGaps how many without a packet end it: at a steady pace the first
-	// makes it likely and the second makes it certain.
-	worthGaps, overGaps = 2, 3
-	gainUnit            = 16
+	// overGaps how many without a packet end it.
+	worthGaps, overGaps = 3, 3
+	// plenty is how many packets a wait need not exceed.
+	plenty = 32
+	// clampGap is by what factor a gap between bursts may exceed the usual one to
+	// count in full.
+	clampGap = 4
+	gainUnit = 16
 	// maxGap is above any spacing that makes sense, so longer pauses make no
 	// difference. maxGained keeps one long burst from outweighing the rest.
 	maxGap    = int64(2_000_000)
@@ -196,11 +208,13 @@ func (a *adaptive) Observe(o *Observation) Advice {
 			// That was no pause, but work.
 			took /= int64(o.Packets)
 		}
-		a.gap += (took - a.gap) / 8
-		a.arrived, a.more = now, !o.PortEmpty
-		if a.hold && a.gained < maxGained {
-			a.gained++
+		// A pause among bursts is not the pace within them.
+		a.gap += (min(took, clampGap*a.gap+1000) - a.gap) / 8
+		if a.hold {
+			a.gained = min(a.gained+1, maxGained)
+			a.waited(now - a.arrived)
 		}
+		a.arrived, a.more = now, !o.PortEmpty
 	}
 	if !older {
 		a.decided(o, now)
@@ -227,7 +241,7 @@ func (a *adaptive) Tick(at int64) Advice {
 func (a *adaptive) clock(at int64) int64 {
 	at = min(max(at, -clockBound), clockBound)
 	if at < a.now || !a.started {
-		a.notified, a.arrived = at-maxSpacings*a.budget, at
+		a.notified, a.arrived = at-a.budget, at
 		a.adaptiveWindow = adaptiveWindow{start: at}
 		a.due, a.retry, a.started = at, at, true
 	}
@@ -280,6 +294,14 @@ func (a *adaptive) woken(now int64) {
 		return
 	}
 	a.hold = false
+	a.resigned(now - a.arrived)
+	if !a.asked && now+1000 < a.due {
+		// The driver's ceiling, or the ring, has cut it short. That nothing had come
+		// until then says nothing.
+		if a.cuts++; a.gained == 0 {
+			return
+		}
+	}
 	if a.worth += (a.gained*gainUnit - a.worth) / 4; a.worth < gainUnit {
 		a.fail(now, becauseFutile)
 	}
@@ -292,11 +314,14 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 		a.hold = false
 		return adv
 	}
-	left := a.spacing
-	if a.dir == RX {
-		left -= now - a.notified
+	left := min(a.spacing, a.longest())
+	if a.dir == RX && a.pace > 0 {
+		// There is little to win beyond what is plenty.
+		left = min(left, max(int64(plenty/a.pace), left-left/5))
 	}
-	left = min(left, a.longest())
+	if a.dir == RX && now-a.notified >= a.spacing {
+		left = 0
+	}
 	switch {
 	case a.dir == RX && a.awake && a.blind < blindAfter, a.probing, pressed(o):
 		adv.Flush = true
@@ -305,7 +330,8 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 	case left <= 0, o.PortEmpty && left < worthGaps*a.gap:
 		adv.Flush = true
 	default:
-		a.hold, a.gained, a.due = true, 0, now+left
+		a.hold, a.gained, a.due, a.asked = true, 0, now+left, false
+		a.persist()
 		a.until(now, &adv)
 	}
 	return adv
@@ -313,12 +339,12 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 
 // until ends the hold, or says when to ask again.
 func (a *adaptive) until(now int64, adv *Advice) {
-	at := min(a.due, a.arrived+overGaps*a.gap)
-	if now >= at {
-		adv.Flush = true
+	at := min(a.due, a.arrived+a.silence())
+	if now < at {
+		adv.Next = at
 		return
 	}
-	adv.Next = at
+	adv.Flush, a.asked = true, true
 }
 
 // longest is for how long a packet may be held back.

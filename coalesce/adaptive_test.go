@@ -126,7 +126,7 @@ func (b *bed) stream(d, gap int64) {
 func TestAdaptiveBegins(t *testing.T) {
 	b := newBed(t, "adaptive", 20*us, 500)
 	b.stream(3*ms, 10*us)
-	if !b.reasons["confirm"] || !b.reasons["rate"] || b.m.Limits() != lim(120, 128) {
+	if !b.reasons["confirm"] || !b.reasons["rate"] || b.m.Limits() != lim(200, 128) {
 		t.Fatalf("%v, %v", b.reasons, b.m.Limits())
 	}
 	before := b.notified
@@ -136,7 +136,7 @@ func TestAdaptiveBegins(t *testing.T) {
 		t.Errorf("%d notifications", n)
 	}
 	for _, h := range b.held {
-		if h > 120*us {
+		if h > 200*us {
 			t.Fatalf("a packet was held for %d ns", h)
 		}
 	}
@@ -223,7 +223,7 @@ func TestAdaptivePressure(t *testing.T) {
 func TestAdaptiveSpacing(t *testing.T) {
 	b := newBed(t, "adaptive", 2*us, 100)
 	b.stream(50*ms, us)
-	if l := b.m.Limits(); l.Usecs < 16 || l.Usecs > 40 {
+	if l := b.m.Limits(); l.Usecs < 32 || l.Usecs > 48 {
 		t.Errorf("limits %v for a driver that wakes in 2 us", l)
 	}
 }

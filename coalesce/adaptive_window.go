@@ -9,24 +9,37 @@ const (
 	// Waiting begins when more than beginPackets come in the time that one can be
 	// held back, and ends when for calmWindows fewer than endPackets did. Until
 	// then sparse traffic is not held back either, so there is no hurry.
-	beginPackets, endPackets = 3, 2
-	// A trial that failed is not repeated before this, in ns, doubling up to the
+	beginPackets, endPackets = 5, 3
+	// Segments longer than a frame are bulk at any rate: then fewer suffice.
+	longPackets, beginLong, endLong = 1600, 2, 1
+	// A trial that failed is not repeated before this, in ns, growing up to the
 	// maximum; after calmWindows without a failure it begins anew.
-	minBackoff, maxBackoff = 2 * window, 256 * window
-	calmWindows            = 64
-	maxRelax               = 16 * calmWindows
+	minBackoff, maxBackoff, growBackoff = 2 * window, 512 * window, 4
+	calmWindows                         = 64
+	// Shorter waits are kept for so many windows, doubling up to the maximum.
+	firstRelax, maxRelax = 512, 4096
 	// A rate that has changed by this factor makes other traffic of it, for which
 	// the failure does not count.
 	otherTraffic = 2.0
 	// firstProbe is after how many windows of waiting one without comes, doubling
 	// up to lastProbe.
-	firstProbe, lastProbe = 8, 32
+	firstProbe, lastProbe = 32, 1024
+	// probeLength is how many windows a probe lasts. Whoever waits for an answer
+	// before going on needs a while to become faster, so the first does not count.
+	probeLength = 3
+	// beside is how many windows on each side a probe is compared with, and
+	// minPairs how many comparisons there must be.
+	beside, minPairs = 4, 3
 	// The pace has suffered if it is lower by a part in slowerShare and by more
 	// than noise standard deviations of a Poisson process.
 	slowerShare = 0.03
 	noise       = 3.0
-	// memory is how many windows a rate is averaged over.
-	memory = 32.0
+	// plainLoss is a difference that the first comparison suffices for: the sender
+	// has fallen to two thirds when waiting began.
+	plainLoss = 0.5
+	// memory is over how many comparisons their result is averaged, and rateMemory
+	// over how many windows the usual rate.
+	memory, rateMemory = 16.0, 8.0
 	// maxShift is to what power of two the budget is divided at most. A wait that
 	// costs throughput even then does not pay.
 	maxShift = 2
@@ -48,7 +61,9 @@ const (
 	becauseSlower = "slower"
 	// becauseRelax: longer waits are tried again.
 	becauseRelax = "relax"
-	// becauseProbe: no waiting for one window, to compare.
+	// becauseCeiling: the driver's limits, or the ring, end most waits.
+	becauseCeiling = "ceiling"
+	// becauseProbe: no waiting for some windows, to compare.
 	becauseProbe = "probe"
 	// becauseBackoff: waiting has failed for such traffic a short while ago.
 	becauseBackoff = "backoff"
@@ -59,8 +74,9 @@ type adaptiveWindow struct {
 	start                                    int64
 	packets, bytes                           uint64
 	notifiedN, suppressedN, wakeups, entries uint64
-	// close counts notifications that came well within the spacing.
-	close uint64
+	// close counts notifications that came well within the spacing, cuts waits that
+	// something else has ended.
+	close, cuts uint64
 }
 
 func (w *adaptiveWindow) count(o *Observation) {
@@ -74,29 +90,88 @@ func (w *adaptiveWindow) count(o *Observation) {
 	}
 }
 
-// pace is the rate of packets in windows, averaged over the last ones.
-type pace struct {
-	n, mean float64 // windows and packets a ns
-	// spread is the sum of squares of the windows' deviations from the mean.
-	spread float64
+// comparison is how the rate of packets does without waiting compared with the
+// windows next to it. Traffic that becomes faster or slower by itself is no
+// difference: it is the same in all three.
+type comparison struct {
+	// before and after are the sums of the rates of up to beside windows of waiting
+	// before and after a window without it.
+	before, after   float64
+	nBefore, nAfter int
+	probe           float64
+	probed          bool
+	// plain is the difference to what was before waiting began.
+	plain float64
+	// n, mean and spread are of the relative differences, averaged over the last
+	// ones; spread is the sum of the squares of their deviations from the mean.
+	n, mean, spread float64
 }
 
-// add counts a window in.
-func (p *pace) add(rate float64) {
-	if p.n >= memory {
-		p.spread *= (memory - 1) / memory
-		p.n--
+// waited counts a window of waiting in.
+func (c *comparison) waited(rate float64) {
+	switch {
+	case !c.probed && c.nBefore < beside:
+		c.before += rate
+		c.nBefore++
+	case !c.probed:
+		c.before += rate - c.before/beside
+	default:
+		c.after += rate
+		if c.nAfter++; c.nAfter == beside || c.nBefore == 0 && c.nAfter == beside/2 {
+			c.pair()
+		}
 	}
-	p.n++
-	d := rate - p.mean
-	p.mean += d / p.n
-	p.spread += d * (rate - p.mean)
+}
+
+// without counts a window without waiting in.
+func (c *comparison) without(rate float64) { c.probe, c.probed = rate, true }
+
+// pair adds what a probe and its neighbours say.
+func (c *comparison) pair() {
+	next := c.after / float64(c.nAfter)
+	if c.nBefore > 0 {
+		next = (next + c.before/float64(c.nBefore)) / 2
+	}
+	if d := min((c.probe-next)/max(next, c.probe/2), 1); c.nBefore == 0 {
+		// Waiting has just begun, often because the traffic has changed: that says
+		// something only if it is plain.
+		c.plain = d
+	} else {
+		if c.n >= memory {
+			c.spread *= (memory - 1) / memory
+			c.n--
+		}
+		c.n++
+		delta := d - c.mean
+		c.mean += delta / c.n
+		c.spread += delta * (d - c.mean)
+	}
+	c.before, c.nBefore = c.after, c.nAfter
+	c.after, c.nAfter, c.probed = 0, 0, false
+}
+
+// lost is which part of the rate waiting costs, 0 unless that is beyond noise,
+// which is at least that of packets at random.
+func (c *comparison) lost(packetsPerWindow float64) float64 {
+	switch {
+	case c.n == 0 && c.plain > plainLoss:
+		return c.plain / (1 + c.plain)
+	case c.n < minPairs || c.mean <= slowerShare:
+		return 0
+	}
+	variance := max(c.spread/(c.n-1), 1/max((probeLength-1)*packetsPerWindow, 1))
+	if c.mean*c.mean <= noise*noise*variance/c.n {
+		return 0
+	}
+	return c.mean / (1 + c.mean)
 }
 
 // adaptiveTrial is what is known of how waiting fares.
 type adaptiveTrial struct {
-	// with and without are the pace of the traffic with and without waiting.
-	with, without pace
+	compare comparison
+	// rate is the usual one without waiting, pace that of the last window, packets
+	// a ns.
+	rate, pace float64
 	// confirmed: the window before asked for waiting, too.
 	confirmed bool
 	// retry is when waiting may be tried again, backoff how much later next time,
@@ -104,9 +179,13 @@ type adaptiveTrial struct {
 	retry, backoff int64
 	failed         float64
 	// windows counts those since waiting began, sinceProbe those since the last
-	// probe, which are due every probeEvery, and
-	// sparse those in a row in which waiting did not pay.
+	// probe, which are due every probeEvery, and sparse those in a row in which
+	// waiting did not pay.
 	windows, sinceProbe, probeEvery, sparse int
+	// probeWindows counts those of the probe that is under way, and probeRate is
+	// the sum of their rates but for the first.
+	probeWindows int
+	probeRate    float64
 	// shift divides the budget by a power of two; it is tried again with a smaller
 	// one after relax windows.
 	shift, relax int
@@ -117,7 +196,14 @@ func (a *adaptive) decide(o *Observation) {
 	now := a.now
 	ns, packets := float64(now-a.start), float64(a.packets)
 	rate := packets / ns
+	if ns < longWindow && (!a.waiting || a.probing) {
+		if a.rate == 0 {
+			a.rate = rate
+		}
+		a.rate += (rate - a.rate) / rateMemory
+	}
 	spacing := a.space()
+	a.pace = rate
 	var reason string
 	if a.waiting {
 		reason = a.review(ns, packets, spacing)
@@ -134,22 +220,19 @@ func (a *adaptive) space() int64 {
 	if a.cost == 0 || a.blind >= blindAfter {
 		return a.budget
 	}
-	return min(a.cost*costShare, maxSpacings*a.budget)
+	return min(a.cost*costShare, a.budget)
 }
 
 // consider decides whether to begin waiting.
 func (a *adaptive) consider(ns, packets float64, spacing int64) string {
 	rate := packets / ns
-	if ns < longWindow {
-		a.without.add(rate)
-	}
 	if a.failed != 0 && (rate > a.failed*otherTraffic || rate*otherTraffic < a.failed) {
 		a.retry, a.backoff, a.failed = a.now, minBackoff, 0
 	}
 	confirmed := a.confirmed
 	a.confirmed = false
 	switch {
-	case rate*float64(min(spacing, a.longest())) < beginPackets:
+	case rate*float64(min(spacing, a.longest())) < a.enough(beginPackets, beginLong):
 		return becauseSparse
 	case 2*a.close < a.notifiedN || a.notifiedN == 0:
 		// They come no closer than they would when spaced out.
@@ -161,32 +244,54 @@ func (a *adaptive) consider(ns, packets float64, spacing int64) string {
 		return becauseConfirm
 	}
 	a.waiting, a.worth = true, gainUnit
-	a.shift, a.relax = 0, calmWindows
+	a.shift, a.relax = 0, firstRelax
 	a.renew()
+	a.compare.without(a.rate)
 	return becauseRate
+}
+
+// enough is how many packets must come in the time that one can be held back.
+func (a *adaptive) enough(packets, segments float64) float64 {
+	if a.bytes > longPackets*a.packets {
+		return segments
+	}
+	return packets
 }
 
 // review decides whether to go on waiting.
 func (a *adaptive) review(ns, packets float64, spacing int64) string {
-	if a.windows++; a.windows >= calmWindows {
+	if a.windows++; a.windows >= firstRelax {
 		a.backoff = minBackoff
 	}
-	if a.sparse++; packets/ns*float64(min(spacing, a.longest())) >= endPackets {
+	if a.sparse++; packets/ns*float64(min(spacing, a.longest())) >= a.enough(endPackets, endLong) {
 		a.sparse = 0
 	}
-	rate, probed := packets/ns, a.probing
+	if 2*a.cuts > a.notifiedN && a.sparse == 0 {
+		// It says nothing of waits that somebody else ends.
+		return becauseCeiling
+	}
+	probed := a.probing
 	switch {
 	case probed:
-		a.probing = false
-		a.sinceProbe = 0
-		a.probeEvery = min(2*a.probeEvery, lastProbe)
-		if ns < longWindow {
-			a.without.add(rate)
+		if ns >= longWindow {
+			a.probing, a.sinceProbe = false, 0 // no traffic to compare
+			break
+		}
+		if a.probeWindows++; a.probeWindows == 1 {
+			return becauseProbe // what it meets is still of the time before
+		}
+		if a.probeRate += packets / ns; a.probeWindows < probeLength {
+			return becauseProbe
+		}
+		a.probing, a.sinceProbe = false, 0
+		a.compare.without(a.probeRate / (probeLength - 1))
+		if a.compare.n >= minPairs {
+			a.probeEvery = min(2*a.probeEvery, lastProbe)
 		}
 	default:
 		a.sinceProbe++
 		if ns < longWindow {
-			a.with.add(rate)
+			a.compare.waited(packets / ns)
 		}
 	}
 	switch {
@@ -195,7 +300,7 @@ func (a *adaptive) review(ns, packets float64, spacing int64) string {
 		return becauseSparse
 	case a.sparse > 0:
 		return becauseSparse
-	case (probed || a.windows <= firstProbe) && a.slower(ns):
+	case a.slower(packets):
 		return becauseSlower
 	case a.shift > 0 && a.windows >= a.relax:
 		// Has the traffic become another one?
@@ -204,7 +309,7 @@ func (a *adaptive) review(ns, packets float64, spacing int64) string {
 		a.relax = min(2*a.relax, maxRelax)
 		return becauseRelax
 	case a.sinceProbe >= a.probeEvery:
-		a.probing = true
+		a.probing, a.probeWindows, a.probeRate = true, 0, 0
 		return becauseProbe
 	}
 	return becauseRate
@@ -213,14 +318,9 @@ func (a *adaptive) review(ns, packets float64, spacing int64) string {
 // slower compares the pace with and without waiting, and shortens the waits or
 // ends them if they cost throughput. How much that is tells how much shorter
 // they have to be.
-func (a *adaptive) slower(ns float64) bool {
-	w, wo := &a.with, &a.without
-	if w.n == 0 || wo.n == 0 {
-		return false
-	}
-	lost := (wo.mean - w.mean) / wo.mean
-	variance := max((w.spread+wo.spread)/max(w.n+wo.n-2, 1), w.mean/ns)
-	if lost <= slowerShare || (wo.mean-w.mean)*(wo.mean-w.mean) <= noise*noise*variance*(1/w.n+1/wo.n) {
+func (a *adaptive) slower(packets float64) bool {
+	lost := a.compare.lost(packets)
+	if lost == 0 {
 		return false
 	}
 	for ; lost > slowerShare; lost /= 2 {
@@ -237,18 +337,18 @@ func (a *adaptive) slower(ns float64) bool {
 
 // renew begins to compare anew.
 func (a *adaptive) renew() {
-	a.with = pace{}
+	a.compare = comparison{}
 	a.windows, a.sparse, a.sinceProbe, a.probeEvery = 0, 0, 0, firstProbe
 }
 
 // fail ends waiting, for some time.
 func (a *adaptive) fail(now int64, reason string) {
-	if a.failed = a.without.mean; a.failed == 0 {
+	if a.failed = a.rate; a.failed == 0 {
 		a.failed = 1 / float64(a.gap)
 	}
 	a.stop()
 	a.retry = now + a.backoff
-	a.backoff = min(2*a.backoff, maxBackoff)
+	a.backoff = min(growBackoff*a.backoff, maxBackoff)
 	if reason == becauseFutile {
 		a.limits = everyPacket
 		a.last = Decision{

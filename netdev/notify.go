@@ -122,7 +122,11 @@ func (r *ring) expire(now int64) {
 	}
 	if r.tick != 0 && now >= r.tick && r.live() {
 		r.tick = 0
-		r.take(now, r.engine.Tick(now))
+		advice := r.engine.Tick(now)
+		if r.trace != nil {
+			r.trace(r.index, &coalesce.Observation{Now: now}, r.engine.Decision(), advice)
+		}
+		r.take(now, advice)
 	}
 }
 

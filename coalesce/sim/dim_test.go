@@ -29,15 +29,12 @@ const (
 	lessThroughput    = 0.95
 )
 
-// heldDown are the cases in which adaptive and the guest's net-dim do hold each
-// other down, and by which factor at most. As long as net-dim's ceiling is 1 or 8
-// us nothing comes during adaptive's waits, so it takes them for futile and
-// notifies for every packet; and as long as it does so nothing gets better for
-// net-dim by a higher ceiling. Delay and throughput are those of adaptive when it
-// does not wait.
-var heldDown = map[string]float64{
-	"constant-100k": 5, "poisson-500k": 2, "poisson-200k": 7, "rr-256": 2.5, "tx-20k": 3, "tx-200k": 10,
-}
+// heldDown is the case in which adaptive and the guest's net-dim do hold each
+// other down, and by which factor at most. Every now and then adaptive does not
+// wait, to compare. If net-dim has just gone a step up it takes what that brings
+// for its own doing, goes back, and parks at 64 us. Linux has no such guest: its
+// driver moderates receive queues only.
+var heldDown = map[string]float64{"tx-200k": 2.5}
 
 // dimRun is how two that moderate fared, on average over seeds.
 type dimRun struct {
