@@ -153,12 +153,6 @@ const (
 	pressureShare = 4
 )
 
-func init() {
-	makeAdaptive = func(s EngineSpec) Engine {
-		return newAdaptive(AdaptiveOptions{Direction: s.Direction, MaxLatency: s.MaxLatency})
-	}
-}
-
 func newAdaptive(o AdaptiveOptions) Engine {
 	usecs := o.MaxLatency
 	switch {

@@ -65,9 +65,6 @@ type EngineSpec struct {
 	MaxLatency uint32
 }
 
-// makeAdaptive is set by adaptive.go before anything can be parsed.
-var makeAdaptive func(EngineSpec) Engine
-
 // ParseEngine reads an engine's name and parameters:
 //
 //	off
@@ -246,7 +243,7 @@ func (s EngineSpec) New() Engine {
 	case EngineRDMADim:
 		return newRDMADim()
 	case EngineAdaptive:
-		return makeAdaptive(s)
+		return newAdaptive(AdaptiveOptions{Direction: s.Direction, MaxLatency: s.MaxLatency})
 	}
 	return newFixed(engineNames[EngineOff], Limits{})
 }
