@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"github.com/vhostnet/vhostnet/qemu-test/provision"
 )
 
 const (
@@ -32,8 +30,9 @@ type bench struct {
 	variants []variant
 	// settle is for how long a load runs before its counters are read.
 	settle   time.Duration
-	assets   *provision.Assets
 	progress io.Writer
+	// versions are of what is used, by name; the lane's own are added.
+	versions map[string]string
 	// start starts a guest.
 	start func(ctx context.Context) (site, error)
 	// save is called after each round with what there is so far.
@@ -116,7 +115,7 @@ func (b *bench) run(ctx context.Context, r *laneReport) error {
 		return fmt.Errorf("lane %s: %w", b.lane, err)
 	}
 	fmt.Fprintf(b.progress, "%s: %d samples, about %v\n", b.lane, b.rounds*len(b.all)*len(b.variants), b.estimate())
-	guests := 1
+	start, guests := time.Now(), 1
 	if err := b.describe(ctx, r); err != nil {
 		return fmt.Errorf("lane %s: %w", b.lane, err)
 	}
@@ -146,16 +145,23 @@ func (b *bench) run(ctx context.Context, r *laneReport) error {
 		if err := b.save(r); err != nil {
 			return err
 		}
+		took := time.Since(start)
+		fmt.Fprintf(b.progress, "%s: %d of %d rounds in %v, about %v to go\n", b.lane, round+1, b.rounds,
+			took.Round(time.Second), (took / time.Duration(round+1) * time.Duration(b.rounds-round-1)).Round(time.Second))
 	}
 	return nil
 }
 
-// estimate is about how long all samples take: sockperf waits for two seconds
-// before it starts, and takes whole seconds only.
+// estimate is about how long all samples take: most programs take whole seconds
+// only.
 func (b *bench) estimate() time.Duration {
-	const around = 2.7
-	each := around + float64(wholeSeconds(b.settle.Seconds()+b.seconds))
-	return time.Duration(each * float64(b.rounds*len(b.all)*len(b.variants)) * float64(time.Second)).Round(time.Minute)
+	const around = 300 * time.Millisecond // the setting and the counters
+	round := time.Duration(0)
+	for _, w := range b.all {
+		length := time.Duration(wholeSeconds(b.settle.Seconds()+b.seconds)) * time.Second
+		round += (w.idle + length + around) * time.Duration(len(b.variants))
+	}
+	return (round * time.Duration(b.rounds)).Round(time.Minute)
 }
 
 // revive starts a guest in the place of one that does not answer.
@@ -178,7 +184,7 @@ func (b *bench) revive(ctx context.Context, guests *int) error {
 func (b *bench) prepare(ctx context.Context, w workload) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, setTimeout, errors.New("the workload was not ready in time"))
 	defer cancel()
-	err := errors.Join(b.site.SetOrphan(ctx, w.orphan), b.set(ctx, b.variants[0]))
+	err := errors.Join(b.site.Configure(ctx, w.guest), b.set(ctx, b.variants[0]))
 	if err == nil && w.prepare != nil {
 		err = w.prepare(ctx, b)
 	}

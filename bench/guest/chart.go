@@ -45,13 +45,13 @@ func lookOf(variant string) look {
 }
 
 // drawing is a lane's results as an SVG: above the ratio of the rate to that
-// without moderation, below the cut of notifications per packet in percent.
+// without moderation, below the change of notifications per packet in percent.
 func drawing(r *laneReport) ([]byte, error) {
-	rows := rowsOf(r.Samples, r.direction)
+	rows := rowsOf(r.Samples, r.info)
 	var workloads, variants []string
 	for _, row := range rows {
-		if !slices.Contains(workloads, row.workload) {
-			workloads = append(workloads, row.workload)
+		if !slices.Contains(workloads, row.Name) {
+			workloads = append(workloads, row.Name)
 		}
 		if row.variant != baseline && !slices.Contains(variants, row.variant) {
 			variants = append(variants, row.variant)
@@ -62,14 +62,14 @@ func drawing(r *laneReport) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	below, err := panel("notifications per packet left out against off, percent", rows, workloads, variants, 0,
-		func(r row) spread { return percent(r.cut) })
+	below, err := panel("notifications per packet, change against off in percent", rows, workloads, variants, 0,
+		func(r row) spread { return percent(r.change) })
 	if err != nil {
 		return nil, err
 	}
 	above.Legend.Top = true
-	above.Y.Min, below.Y.Max = min(above.Y.Min, 0.8), 100
-	below.Y.Min = max(below.Y.Min, -100) // more notifications than without
+	above.Y.Min = min(above.Y.Min, 0.8)
+	below.Y.Min, below.Y.Max = -100, min(max(below.Y.Max, 20), 100)
 	canvas := vgsvg.New(marginWidth+workloadWidth*vg.Length(max(len(workloads), 6)), 2*panelHeight)
 	rowsOfPlots := [][]*plot.Plot{{above}, {below}}
 	tiles := plot.Align(rowsOfPlots, draw.Tiles{Rows: 2, Cols: 1, PadY: vg.Points(10)}, draw.New(canvas))
@@ -102,7 +102,7 @@ func panel(title string, rows []row, workloads, variants []string, neutral float
 		var points ranges
 		for _, r := range rows {
 			if s := value(r); r.variant == v && s.N > 0 && !math.IsNaN(s.Median) {
-				x := float64(slices.Index(workloads, r.workload)) + (float64(i)-float64(len(variants)-1)/2)*0.8/float64(len(variants))
+				x := float64(slices.Index(workloads, r.Name)) + (float64(i)-float64(len(variants)-1)/2)*0.8/float64(len(variants))
 				points.XYs = append(points.XYs, plotter.XY{X: x, Y: s.Median})
 				points.YErrors = append(points.YErrors, struct{ Low, High float64 }{s.Median - s.Min, s.Max - s.Median})
 			}

@@ -164,14 +164,17 @@ func (s *machineSite) GuestAdaptive(ctx context.Context, on bool) error {
 	return nil
 }
 
-// SetOrphan loads the driver anew: it looks at its parameter when it finds a
+// Configure loads the driver anew: it looks at its parameter when it finds a
 // device.
-func (s *machineSite) SetOrphan(ctx context.Context, on bool) error {
-	if s.orphan == on {
+func (s *machineSite) Configure(ctx context.Context, c guestConfig) error {
+	if c.interruptCost != 0 {
+		return fmt.Errorf("cost of interrupts: %w", errNotHere)
+	}
+	if s.orphan == c.orphan {
 		return nil
 	}
 	napi := 1
-	if on {
+	if c.orphan {
 		napi = 0
 	}
 	_, err := s.Guest(ctx, fmt.Sprintf(`modprobe -r virtio_net && modprobe virtio_net napi_tx=%d || exit 1
@@ -180,7 +183,7 @@ ip addr add %s dev eth0 && ip link set eth0 up`, napi, guestAddress+prefixLength
 	if err != nil {
 		return fmt.Errorf("load the driver with napi_tx=%d: %w", napi, err)
 	}
-	s.orphan, s.adaptive = on, false
+	s.orphan, s.adaptive = c.orphan, false
 	return nil
 }
 

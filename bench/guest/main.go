@@ -25,8 +25,8 @@ const settle = 300 * time.Millisecond
 type options struct {
 	Lanes     []string `help:"Lanes to measure: native, uml, netdev, test-device." default:"native,uml,netdev"`
 	Rounds    int      `help:"How often each workload is measured under each variant." default:"5"`
-	Seconds   float64  `help:"For how long the counters are watched in each sample." default:"1.5"`
-	Quick     bool     `help:"Two rounds and fewer message sizes."`
+	Seconds   float64  `help:"For how long the counters are watched in each sample; programs run for whole seconds, with 0.3 to settle." default:"0.7"`
+	Quick     bool     `help:"Two rounds, and fewer workloads."`
 	Workloads string   `help:"Measure only workloads whose name matches." placeholder:"REGEXP"`
 	Variants  []string `help:"Host engines as for --rx-moderation, and guest-adaptive; off is always measured." default:"off,fixed:64/64,net-dim,adaptive,guest-adaptive"`
 	Out       string   `help:"Folder for the results." default:"bench/results" placeholder:"DIR"`
@@ -55,9 +55,8 @@ type plan struct {
 }
 
 func (o *options) plan() (p plan, err error) {
-	sizes := allSizes
 	if o.Quick {
-		o.Rounds, sizes = min(o.Rounds, 2), quickSizes
+		o.Rounds = min(o.Rounds, 2)
 	}
 	if o.Rounds < 1 || o.Seconds < 0.1 || o.Seconds > 60 {
 		return p, fmt.Errorf("%d rounds of %v s: want at least one of 0.1 to 60 s", o.Rounds, o.Seconds)
@@ -67,7 +66,7 @@ func (o *options) plan() (p plan, err error) {
 			return p, fmt.Errorf("no lane %q: there are %s", lane, strings.Join(laneNames, ", "))
 		}
 	}
-	p.all = allWorkloads(sizes)
+	p.all = allWorkloads(o.Quick)
 	if p.pattern, err = regexp.Compile(o.Workloads); err != nil {
 		return p, err
 	}
@@ -107,14 +106,15 @@ func run(ctx context.Context, o *options, out, progress io.Writer) error {
 	if err != nil {
 		return err
 	}
+	vhostnet := revision(ctx)
 	var problems []error
 	for _, lane := range o.Lanes {
 		b := &bench{
 			lane: lane, rounds: o.Rounds, seconds: o.Seconds,
 			all: choose(p.all, lane, p.pattern), variants: variantsOf(p.variants, lane),
-			settle: settle, assets: assets, progress: progress,
+			settle: settle, progress: progress, versions: versionsOf(lane, assets, vhostnet),
 			start: func(ctx context.Context) (site, error) { return newSite(ctx, lane, assets, programs) },
-			save:  func(r *laneReport) error { return r.save(o.Out) },
+			save:  func(r *laneReport) error { return errors.Join(r.save(o.Out), render(o.Out)) },
 		}
 		problems = append(problems, b.measure(ctx, o))
 		if ctx.Err() != nil {

@@ -26,6 +26,9 @@ import (
 // programs have the other.
 const guestCPU, hostCPU = 0, 1
 
+// errNoGuest is for a guest that did not start again.
+var errNoGuest = errors.New("there is no guest")
+
 // nativeSite is a native guest: the embedded driver with a TAP in a second
 // namespace behind it, in this process.
 type nativeSite struct {
@@ -37,7 +40,7 @@ type nativeSite struct {
 	port         *tap.Port
 	guest        *nativeguest.Guest
 	ran          chan error
-	orphan       bool
+	config       guestConfig
 }
 
 // newNativeSite starts a device and a guest on it.
@@ -106,7 +109,9 @@ func bindProcess(pid, cpu int) error {
 
 // start begins the guest's work.
 func (s *nativeSite) start() (err error) {
-	s.guest, err = nativeguest.New(s.driver, s.port, nativeguest.Config{CPU: guestCPU, Orphan: s.orphan})
+	s.guest, err = nativeguest.New(s.driver, s.port, nativeguest.Config{
+		CPU: guestCPU, Orphan: s.config.orphan, InterruptCost: s.config.interruptCost,
+	})
 	if err != nil {
 		return err
 	}
@@ -129,12 +134,12 @@ func (s *nativeSite) stop() error {
 // Lane names the lane.
 func (s *nativeSite) Lane() string { return "native" }
 
-// SetOrphan chooses how the guest transmits: with NAPI, or without.
-func (s *nativeSite) SetOrphan(_ context.Context, on bool) error {
-	if s.orphan == on {
+// Configure starts the guest anew, on the same device.
+func (s *nativeSite) Configure(_ context.Context, c guestConfig) error {
+	if s.config == c {
 		return nil
 	}
-	s.orphan = on
+	s.config = c
 	return errors.Join(s.stop(), s.start())
 }
 
@@ -188,7 +193,12 @@ func (s *nativeSite) SetEngines(ctx context.Context, rx, tx string) error {
 }
 
 // GuestAdaptive switches the guest's own moderation.
-func (s *nativeSite) GuestAdaptive(_ context.Context, on bool) error { return s.guest.SetAdaptive(on) }
+func (s *nativeSite) GuestAdaptive(_ context.Context, on bool) error {
+	if s.guest == nil {
+		return errNoGuest
+	}
+	return s.guest.SetAdaptive(on)
+}
 
 // Device is a snapshot of the device.
 func (s *nativeSite) Device(ctx context.Context) (netdev.DeviceSnapshot, error) {
@@ -197,6 +207,15 @@ func (s *nativeSite) Device(ctx context.Context) (netdev.DeviceSnapshot, error) 
 
 // Interrupts is how many the guest has taken.
 func (s *nativeSite) Interrupts(context.Context) (uint64, error) {
+	if s.guest == nil {
+		return 0, errNoGuest
+	}
+	select {
+	case err := <-s.ran:
+		s.ran <- err
+		return 0, fmt.Errorf("the guest has ended: %w", err)
+	default:
+	}
 	c := s.guest.Counters()
 	return c.RXInterrupts + c.TXInterrupts, nil
 }

@@ -21,7 +21,7 @@ const never = "1000000000"
 func redis(command string) workload {
 	name := "redis-" + command
 	return workload{
-		name: name, direction: "rx",
+		name: name, kind: kindRequests, direction: "both", quick: true,
 		about: fmt.Sprintf("redis-benchmark -t %s with %d connections without pipelining, server in the guest", command, redisClients),
 		prepare: func(ctx context.Context, b *bench) error {
 			if err := b.guestServer(ctx, redisPort, "redis-server", "--port", strconv.Itoa(redisPort), "--bind", guestAddress,
@@ -115,7 +115,7 @@ http {
 // nginx measures small requests to a web server in the guest.
 func nginx() workload {
 	return workload{
-		name: "nginx", direction: "rx",
+		name: "nginx", kind: kindRequests, direction: "both", quick: true,
 		about: fmt.Sprintf("wrk with %d connections, nginx in the guest answers with 16 bytes", httpConnections),
 		prepare: func(ctx context.Context, b *bench) error {
 			if b.running("guest", httpPort) {

@@ -8,17 +8,42 @@ import (
 )
 
 // legend is how to read the tables.
-const legend = `Each row is a workload under one engine: host engines are set for both directions, ` + "`guest-adaptive`" + ` is the
-guest's own ` + "`adaptive-rx on`" + ` with none on the host. Values are medians over the rounds. A ratio is that to ` + "`off`" + ` in the
-same round, with the range of all rounds. Notifications per packet are those of the workload's direction, "cut" is how many of
-them are left out against ` + "`off`" + `; notifications per second and the guest's interrupts are those of both directions. CPU is
-the processor time of the vhostnet process, 100 % for one core. Latencies are of the whole round trip.
+const legend = `A row is a workload under one engine: host engines are set for both directions, ` + "`guest-adaptive`" + ` is the guest's own
+` + "`adaptive-rx on`" + ` with none on the host. Each engine's sample is compared with the one of ` + "`off`" + ` in the same round; a ratio or
+change is the median of these comparisons, with [min–max] of all rounds. Other values are medians.
+
+- Notifications per packet are those of the table's direction; notifications and guest interrupts per second are of both directions.
+- CPU is the processor time of the vhostnet process: percent of one core, and microseconds for each packet of the direction.
+- Latencies are those of whole round trips, in microseconds: avg / p50 / p99 / p99.9.
+- † marks workloads in which ` + "`off`" + ` has less than 0.05 notifications per packet already: the driver polls nearly all the time, and
+  there is next to nothing to leave out. What is different there is noise, or the cost of an engine.
+- Ranges tell how much a difference is worth: where they include 1, or 0 %, there may be none.
 `
+
+// section is a table of a lane.
+type section struct {
+	title, text string
+	has         func(row) bool
+}
+
+var sections = []section{
+	{"Host to guest", "", func(r row) bool { return r.Kind == kindBulk && r.Direction == "rx" }},
+	{"Guest to host", "", func(r row) bool { return r.Kind == kindBulk && r.Direction == "tx" }},
+	{
+		"Requests and round trips", "Notifications per packet are those of both directions.",
+		func(r row) bool { return r.Kind == kindRequests || r.Kind == kindPingPong },
+	},
+	{
+		"The price of an interrupt", "The same workload with interrupts that keep the guest's processor busy for a while, as they do in a virtual machine.",
+		func(r row) bool { return r.Kind == kindCost },
+	},
+}
 
 // markdown renders the results of lanes.
 func markdown(list []*laneReport) string {
 	var w strings.Builder
 	w.WriteString("# Moderation engines under real programs in guests\n\n" + legend)
+	summarizeLanes(&w, list)
 	for _, r := range list {
 		r.markdown(&w)
 	}
@@ -26,25 +51,21 @@ func markdown(list []*laneReport) string {
 }
 
 func (r *laneReport) markdown(w *strings.Builder) {
-	m := r.Machine
 	fmt.Fprintf(w, "\n## Lane %s\n\n", r.Lane)
 	if r.Title != "" {
 		fmt.Fprintf(w, "%s\n\n", r.Title)
 	}
-	fmt.Fprintf(w, "%s; %s, %d cores; Linux %s; %s; %d interleaved rounds, %g s a sample.", r.Time.Format("2006-01-02"),
-		m.CPU, m.Cores, m.Kernel, m.Go, r.Rounds, r.Seconds)
-	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		fmt.Fprintf(w, " %s %s;", name, r.Versions[name])
-	}
-	fmt.Fprintf(w, "\n\n![ratio of throughput, and cut of notifications](guest-%s.svg)\n\n", r.Lane)
-	if r.Failure != "" {
-		fmt.Fprintf(w, "The run did not come to its end: %s\n\n", oneLine(r.Failure))
-	}
-	w.WriteString("| workload | engine | rate | ratio | notifications/packet | cut | notifications/s | guest IRQ/s | CPU | latency avg / p50 / p99 / p99.9, us | ratio of avg |\n" +
-		"|---|---|---|---|---|---|---|---|---|---|---|\n")
-	rows := rowsOf(r.Samples, r.direction)
-	for _, row := range rows {
-		row.markdown(w)
+	r.describe(w)
+	fmt.Fprintf(w, "\n![rate and notifications per packet, against off](guest-%s.svg)\n", r.Lane)
+	rows := rowsOf(r.Samples, r.info)
+	for _, s := range sections {
+		if list := r.rowsIn(s, rows); len(list) > 0 {
+			fmt.Fprintf(w, "\n### %s: %s\n\n", r.Lane, s.title)
+			if s.text != "" {
+				w.WriteString(s.text + "\n\n")
+			}
+			table(w, headOfRows, cells(list))
+		}
 	}
 	w.WriteString("\n")
 	for _, i := range r.Workloads {
@@ -52,32 +73,108 @@ func (r *laneReport) markdown(w *strings.Builder) {
 	}
 	for _, row := range rows {
 		if row.failed > 0 {
-			fmt.Fprintf(w, "- %s, %s: %d of %d samples failed, the first with: %s\n", row.workload, row.variant,
+			fmt.Fprintf(w, "- %s, %s: %d of %d samples failed, the first with: %s\n", row.Name, row.variant,
 				row.failed, row.failed+row.rate.N, oneLine(row.firstError))
 		}
 	}
 }
 
-func (r row) markdown(w *strings.Builder) {
+// rowsIn are a section's; what is a variation of another workload is shown with
+// that one.
+func (r *laneReport) rowsIn(s section, rows []row) (list []row) {
+	var shown []string
+	for _, row := range rows {
+		if !s.has(row) {
+			continue
+		}
+		if row.Kind == kindCost && !slices.Contains(shown, row.Base) {
+			shown = append(shown, row.Base)
+			for _, base := range rows {
+				if base.Name == row.Base {
+					list = append(list, base)
+				}
+			}
+		}
+		list = append(list, row)
+	}
+	return list
+}
+
+// describe says on what and how a lane was measured.
+func (r *laneReport) describe(w *strings.Builder) {
+	m := r.Machine
+	fmt.Fprintf(w, "- Machine: %s, %d cores, Linux %s, %s\n", m.CPU, m.Cores, m.Kernel, m.Go)
+	fmt.Fprintf(w, "- %s: %d interleaved rounds, in which the engines take turns; %g s a sample, after %g s to settle\n",
+		r.Time.Format("2006-01-02"), r.Rounds, r.Seconds, r.Settle)
+	var versions []string
+	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
+		versions = append(versions, name+" "+r.Versions[name])
+	}
+	fmt.Fprintf(w, "- %s\n", strings.Join(versions, "; "))
+	switch done := r.done(); {
+	case r.Failure != "":
+		fmt.Fprintf(w, "- **The run did not come to its end**, in round %d of %d: %s\n", done, r.Rounds, oneLine(r.Failure))
+	case done < r.Rounds:
+		fmt.Fprintf(w, "- **The run did not come to its end**: there are %d of %d rounds\n", done, r.Rounds)
+	}
+}
+
+// headOfRows are the columns of cells.
+var headOfRows = []string{
+	"workload", "engine", "rate", "rate, ratio to off", "notifications/packet", "change against off", "notifications/s",
+	"guest interrupts/s", "CPU", "latency", "avg latency, ratio to off",
+}
+
+func cells(rows []row) (table [][]string) {
+	for _, r := range rows {
+		table = append(table, r.cells())
+	}
+	return table
+}
+
+func (r row) cells() []string {
+	name := r.Name
+	if r.few {
+		name += " †"
+	}
 	if r.rate.N == 0 {
-		fmt.Fprintf(w, "| %s | %s | failed | | | | | | | | |\n", r.workload, r.variant)
-		return
-	}
-	cut := ""
-	if r.cut.N > 0 && r.variant != baseline {
-		cut = fmt.Sprintf("%.0f %%", 100*r.cut.Median)
-	}
-	ratio, latencyRatio := r.ratio, r.latencyRatio
-	if r.variant == baseline {
-		ratio, latencyRatio = spread{}, spread{}
+		return []string{name, r.variant, "failed", "", "", "", "", "", "", "", ""}
 	}
 	lat := ""
 	if r.latencyAvg.N > 0 {
-		lat = fmt.Sprintf("%.1f / %s / %s / %s", r.latencyAvg.Median, known(r.latency50), known(r.latency99), known(r.l999))
+		lat = fmt.Sprintf("%.0f / %s / %s / %s", r.latencyAvg.Median, known(r.latency50), known(r.latency99), known(r.l999))
 	}
-	fmt.Fprintf(w, "| %s | %s | %s %s | %s | %.4f | %s | %.0f | %.0f | %.0f %% | %s | %s |\n", r.workload, r.variant,
-		significant(r.rate.Median), r.unit, ratio.text(), r.perPacket.Median, cut,
-		r.notifications.Median, r.interrupts.Median, 100*r.cpu.Median, lat, latencyRatio.text())
+	list := []string{
+		name, r.variant, significant(r.rate.Median) + " " + r.unit, r.ratio.text(),
+		fmt.Sprintf("%.4f", r.perPacket.Median), r.change.percentText(), fmt.Sprintf("%.0f", r.notifications.Median),
+		fmt.Sprintf("%.0f", r.interrupts.Median), fmt.Sprintf("%.0f %%, %s us", 100*r.cpu.Median, significant(r.cpuPerPacket.Median)),
+		lat, r.latencyRatio.text(),
+	}
+	if r.variant == baseline {
+		list[3], list[5], list[10] = "", "", "" // of itself
+	}
+	return list
+}
+
+// table writes a table, without the columns that have nothing in any row.
+func table(w *strings.Builder, head []string, rows [][]string) {
+	var keep []int
+	for i := range head {
+		if slices.ContainsFunc(rows, func(r []string) bool { return r[i] != "" }) {
+			keep = append(keep, i)
+		}
+	}
+	line := func(cells []string) {
+		for _, i := range keep {
+			w.WriteString("| " + cells[i] + " ")
+		}
+		w.WriteString("|\n")
+	}
+	line(head)
+	w.WriteString(strings.Repeat("|---", len(keep)) + "|\n")
+	for _, r := range rows {
+		line(r)
+	}
 }
 
 // text is the median and the range, nothing without values.
@@ -85,7 +182,15 @@ func (s spread) text() string {
 	if s.N == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.3f [%.2f-%.2f]", s.Median, s.Min, s.Max)
+	return fmt.Sprintf("%.2f [%.2f–%.2f]", s.Median, s.Min, s.Max)
+}
+
+// percentText is the same for a change, in percent.
+func (s spread) percentText() string {
+	if s.N == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%+.0f %% [%+.0f–%+.0f]", 100*s.Median, 100*s.Min, 100*s.Max)
 }
 
 // known is a latency that not every program reports.
@@ -93,7 +198,7 @@ func known(s spread) string {
 	if s.Median == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f", s.Median)
+	return fmt.Sprintf("%.0f", s.Median)
 }
 
 func significant(v float64) string {

@@ -119,27 +119,36 @@ func spreadOf(values []float64) spread {
 // row is all samples of a workload under one variant, against those without
 // moderation.
 type row struct {
-	workload, variant, unit string
+	workloadInfo
+	variant, unit string
 	// rate, and ratio: the same divided by that of `off` in the same round.
 	rate, ratio spread
-	// perPacket is notifications per packet of the workload's direction, and cut
-	// how many of them the variant leaves out, 1 for all.
-	perPacket, cut                         spread
-	notifications, kicks, interrupts, cpu  spread
+	// perPacket is notifications per packet of the workload's direction, and change
+	// by how much that is more or less than with `off` in the same round: -1 for
+	// none at all.
+	perPacket, change                spread
+	notifications, kicks, interrupts spread
+	// cpu is the share of a processor, and cpuPerPacket its time in microseconds.
+	cpu, cpuPerPacket                      spread
 	latencyRatio                           spread
 	latencyAvg, latency50, latency99, l999 spread
-	failed                                 int
-	firstError                             string
+	// few is whether there are next to no notifications even without moderation.
+	few        bool
+	failed     int
+	firstError string
 }
 
 // baseline is the variant that the others are compared with.
 const baseline = "off"
 
+// fewPerPacket is below how many notifications per packet there is nothing to
+// leave out: the driver polls nearly all the time.
+const fewPerPacket = 0.05
+
 // rowsOf summarizes samples, in the order in which workloads and variants first
-// occur. direction gives a workload's main direction.
-func rowsOf(samples []sample, direction func(workload string) string) []row {
+// occur.
+func rowsOf(samples []sample, info func(workload string) workloadInfo) []row {
 	type key struct{ workload, variant string }
-	var order []key
 	byKey := map[key][]sample{}
 	base := map[string]map[int]sample{}
 	var workloads, variants []string
@@ -148,33 +157,32 @@ func rowsOf(samples []sample, direction func(workload string) string) []row {
 		byKey[k] = append(byKey[k], s)
 		if !slices.Contains(workloads, s.Workload) {
 			workloads = append(workloads, s.Workload)
+			base[s.Workload] = map[int]sample{}
 		}
 		if !slices.Contains(variants, s.Variant) {
 			variants = append(variants, s.Variant)
 		}
 		if s.Variant == baseline && s.Error == "" {
-			if base[s.Workload] == nil {
-				base[s.Workload] = map[int]sample{}
-			}
 			base[s.Workload][s.Round] = s
 		}
 	}
+	var rows []row
 	for _, w := range workloads {
+		i := info(w)
+		off := rowOf(byKey[key{w, baseline}], base[w], i)
 		for _, v := range variants {
-			if byKey[key{w, v}] != nil {
-				order = append(order, key{w, v})
+			if list := byKey[key{w, v}]; list != nil {
+				r := rowOf(list, base[w], i)
+				r.variant, r.few = v, off.perPacket.N > 0 && off.perPacket.Median < fewPerPacket
+				rows = append(rows, r)
 			}
 		}
-	}
-	rows := make([]row, 0, len(order))
-	for _, k := range order {
-		rows = append(rows, rowOf(byKey[k], base[k.workload], direction(k.workload)))
 	}
 	return rows
 }
 
-func rowOf(samples []sample, base map[int]sample, direction string) row {
-	r := row{workload: samples[0].Workload, variant: samples[0].Variant}
+func rowOf(samples []sample, base map[int]sample, i workloadInfo) row {
+	r := row{workloadInfo: i}
 	var c columns
 	for _, s := range samples {
 		if s.Error != "" {
@@ -185,11 +193,11 @@ func rowOf(samples []sample, base map[int]sample, direction string) row {
 		}
 		r.unit = s.Unit
 		b, compare := base[s.Round]
-		c.add(s, b, compare, direction)
+		c.add(s, b, compare, i.Direction)
 	}
-	r.rate, r.ratio, r.perPacket, r.cut = spreadOf(c.rate), spreadOf(c.ratio), spreadOf(c.perPacket), spreadOf(c.cut)
+	r.rate, r.ratio, r.perPacket, r.change = spreadOf(c.rate), spreadOf(c.ratio), spreadOf(c.perPacket), spreadOf(c.change)
 	r.notifications, r.kicks = spreadOf(c.notifications), spreadOf(c.kicks)
-	r.interrupts, r.cpu = spreadOf(c.interrupts), spreadOf(c.cpu)
+	r.interrupts, r.cpu, r.cpuPerPacket = spreadOf(c.interrupts), spreadOf(c.cpu), spreadOf(c.cpuPerPacket)
 	r.latencyRatio, r.latencyAvg = spreadOf(c.latencyRatio), spreadOf(c.avg)
 	r.latency50, r.latency99, r.l999 = spreadOf(c.p50), spreadOf(c.p99), spreadOf(c.p999)
 	return r
@@ -197,20 +205,26 @@ func rowOf(samples []sample, base map[int]sample, direction string) row {
 
 // columns are the values behind a row.
 type columns struct {
-	rate, ratio, perPacket, cut, notifications, kicks, interrupts, cpu []float64
-	latencyRatio, avg, p50, p99, p999                                  []float64
+	rate, ratio, perPacket, change, notifications, kicks, interrupts, cpu, cpuPerPacket []float64
+	latencyRatio, avg, p50, p99, p999                                                   []float64
 }
 
 func (c *columns) add(s, base sample, compare bool, direction string) {
-	c.rate = append(c.rate, s.Rate)
 	f := s.flow(direction)
-	c.perPacket = append(c.perPacket, f.CallsPerPacket)
+	c.rate, c.perPacket = append(c.rate, s.Rate), append(c.perPacket, f.CallsPerPacket)
 	c.notifications = append(c.notifications, s.RX.Calls+s.TX.Calls)
 	c.kicks = append(c.kicks, s.RX.Kicks+s.TX.Kicks)
 	c.interrupts = append(c.interrupts, s.Interrupts)
 	c.cpu = append(c.cpu, s.CPU)
+	if f.Packets > 0 {
+		const us = 1e6
+		c.cpuPerPacket = append(c.cpuPerPacket, s.CPU*us/f.Packets)
+	}
 	if l := s.Latency; l != nil {
-		c.avg, c.p50, c.p99, c.p999 = append(c.avg, l.Avg), append(c.p50, l.P50), append(c.p99, l.P99), append(c.p999, l.P999)
+		c.avg, c.p50, c.p99 = append(c.avg, l.Avg), append(c.p50, l.P50), append(c.p99, l.P99)
+		if l.P999 > 0 {
+			c.p999 = append(c.p999, l.P999)
+		}
 	}
 	if !compare {
 		return
@@ -219,16 +233,34 @@ func (c *columns) add(s, base sample, compare bool, direction string) {
 		c.ratio = append(c.ratio, s.Rate/base.Rate)
 	}
 	if b := base.flow(direction); b.CallsPerPacket > 0 {
-		c.cut = append(c.cut, 1-f.CallsPerPacket/b.CallsPerPacket)
+		c.change = append(c.change, f.CallsPerPacket/b.CallsPerPacket-1)
 	}
 	if s.Latency != nil && base.Latency != nil && base.Latency.Avg > 0 {
 		c.latencyRatio = append(c.latencyRatio, s.Latency.Avg/base.Latency.Avg)
 	}
 }
 
+// flow is what the device did in a workload's direction.
 func (s sample) flow(direction string) flow {
-	if direction == "rx" {
+	switch direction {
+	case "rx":
 		return s.RX
+	case "tx":
+		return s.TX
 	}
-	return s.TX
+	return s.RX.plus(s.TX)
+}
+
+func (f flow) plus(o flow) flow {
+	f.Packets += o.Packets
+	f.Bytes += o.Bytes
+	f.Calls += o.Calls
+	f.Suppressed += o.Suppressed
+	f.Kicks += o.Kicks
+	f.Drops += o.Drops
+	f.CallsPerPacket = 0
+	if f.Packets > 0 {
+		f.CallsPerPacket = f.Calls / f.Packets
+	}
+	return f
 }

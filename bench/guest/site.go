@@ -47,6 +47,15 @@ func newSide(address string) (n *qemutest.Namespace, err error) {
 // errNotHere is what a site returns for what its lane cannot do.
 var errNotHere = errors.New("this lane cannot")
 
+// guestConfig is how a guest is set up.
+type guestConfig struct {
+	// orphan is transmission without NAPI (napi_tx=0).
+	orphan bool
+	// interruptCost is for how long each interrupt keeps the processor of a native
+	// guest busy, on top of what waking up takes.
+	interruptCost time.Duration
+}
+
 // site is a running guest of some lane with a vhostnet process behind it and a
 // network namespace on the host side. One goroutine uses it, but for Device and
 // BackendCPU, which may be asked while a load runs.
@@ -69,8 +78,8 @@ type site interface {
 	// off leaves the guest as its driver starts. errNotHere where the device does
 	// not get the driver's commands.
 	GuestAdaptive(ctx context.Context, on bool) error
-	// SetOrphan makes the guest transmit without NAPI (napi_tx=0), or with it.
-	SetOrphan(ctx context.Context, on bool) error
+	// Configure sets the guest up; errNotHere for what its lane has not.
+	Configure(ctx context.Context, c guestConfig) error
 	// Device is a snapshot of the device.
 	Device(ctx context.Context) (netdev.DeviceSnapshot, error)
 	// Interrupts is how many of the device the guest has taken.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Ports of the servers.
@@ -21,13 +22,16 @@ const (
 // leaves out the last 50 ms.
 const sockperfEdges = 0.45
 
+// sockperfIdle is for how long it sleeps before and after its test.
+const sockperfIdle = 2300 * time.Millisecond
+
 // wholeSeconds rounds up: sockperf and wrk take whole seconds.
 func wholeSeconds(s float64) int { return max(1, int(math.Ceil(s-1e-9))) }
 
 // sockperfTCP measures TCP messages of one size.
 func sockperfTCP(size int, direction string) workload {
 	return workload{
-		name: fmt.Sprintf("tcp-%s-%d", direction, size), direction: direction,
+		name: fmt.Sprintf("tcp-%s-%d", direction, size), kind: kindBulk, direction: direction, quick: true, idle: sockperfIdle,
 		about:   fmt.Sprintf("sockperf throughput, TCP messages of %d bytes, %s", size, way(direction)),
 		prepare: sockperfServer(direction, "tcp"),
 		run: func(ctx context.Context, b *bench, l load) (outcome, error) {
@@ -53,14 +57,10 @@ func sockperfTCP(size int, direction string) workload {
 const emulatedUDP = 20000
 
 // sockperfUDP measures small datagrams; what counts is what arrives.
-func sockperfUDP(direction string, orphan bool) workload {
-	name := "udp-" + direction + "-16"
-	about := "sockperf throughput, UDP messages of 16 bytes, " + way(direction) + "; packets that the device passed on"
-	if orphan {
-		name, about = name+"-orphan", about+"; the guest transmits without NAPI (napi_tx=0)"
-	}
+func sockperfUDP(direction string) workload {
 	return workload{
-		name: name, about: about, direction: direction, orphan: orphan,
+		name: "udp-" + direction + "-16", kind: kindBulk, direction: direction, quick: true, idle: sockperfIdle,
+		about:   "sockperf throughput, UDP messages of 16 bytes, " + way(direction) + "; packets that the device passed on",
 		prepare: sockperfServer(direction, "udp"),
 		run: func(ctx context.Context, b *bench, l load) (outcome, error) {
 			mps := "max"
@@ -81,7 +81,7 @@ func sockperfUDP(direction string, orphan bool) workload {
 // sockperfPingPong measures round trips from the guest to the host and back.
 func sockperfPingPong(protocol string) workload {
 	return workload{
-		name: "ping-pong-" + protocol, direction: "rx",
+		name: "ping-pong-" + protocol, kind: kindPingPong, direction: "both", quick: true, idle: sockperfIdle,
 		about:   "sockperf ping-pong, " + strings.ToUpper(protocol) + " messages of 64 bytes, client in the guest; the latency is that of the whole round trip",
 		prepare: sockperfServer("tx", protocol),
 		run: func(ctx context.Context, b *bench, l load) (outcome, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,9 @@ type laneReport struct {
 	// Versions are of what was used, by name.
 	Versions map[string]string `json:"versions"`
 	Rounds   int               `json:"rounds"`
-	Seconds  float64           `json:"seconds_per_sample"`
+	// Seconds is for how long the counters are watched in a sample, after Settle.
+	Seconds float64 `json:"seconds_per_sample"`
+	Settle  float64 `json:"seconds_to_settle"`
 	// Workloads are those that were measured.
 	Workloads []workloadInfo `json:"workloads"`
 	// Failure is why the lane was not measured to its end.
@@ -38,7 +41,12 @@ type laneReport struct {
 type workloadInfo struct {
 	Name      string `json:"name"`
 	About     string `json:"about"`
+	Kind      string `json:"kind"`
 	Direction string `json:"direction"`
+	// Paced is whether the load's rate was given, and Base of which workload it is
+	// a variation.
+	Paced bool   `json:"paced,omitempty"`
+	Base  string `json:"base,omitempty"`
 }
 
 // machine says on what the numbers were taken.
@@ -49,13 +57,21 @@ type machine struct {
 	Go     string `json:"go"`
 }
 
-func (r *laneReport) direction(workload string) string {
+func (r *laneReport) info(workload string) workloadInfo {
 	for _, w := range r.Workloads {
 		if w.Name == workload {
-			return w.Direction
+			return w
 		}
 	}
-	return "rx"
+	return workloadInfo{Name: workload, Kind: kindBulk, Direction: "rx"}
+}
+
+// done is how many rounds have samples.
+func (r *laneReport) done() (rounds int) {
+	for _, s := range r.Samples {
+		rounds = max(rounds, s.Round+1)
+	}
+	return rounds
 }
 
 // failed are the workloads without a single good sample.
@@ -74,7 +90,8 @@ func (r *laneReport) failed() (names []string) {
 
 func laneFile(dir, lane, suffix string) string { return filepath.Join(dir, "guest-"+lane+suffix) }
 
-// save writes a lane's results, in the place of older ones.
+// save writes a lane's results, in the place of older ones: all of them or, if the
+// run is ended at that moment, nothing.
 func (r *laneReport) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -83,7 +100,11 @@ func (r *laneReport) save(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(laneFile(dir, r.Lane, ".json"), append(raw, '\n'), 0o644)
+	next := laneFile(dir, r.Lane, ".json.next")
+	if err := os.WriteFile(next, append(raw, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, laneFile(dir, r.Lane, ".json"))
 }
 
 // loadLanes reads the results that a folder has, in the order of laneNames.
@@ -131,10 +152,10 @@ func render(dir string) error {
 func newLaneReport(o *options, lane string, chosen []workload) *laneReport {
 	r := &laneReport{
 		Lane: lane, Title: o.Title, Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(),
-		Versions: map[string]string{}, Rounds: o.Rounds, Seconds: o.Seconds,
+		Versions: map[string]string{}, Rounds: o.Rounds, Seconds: o.Seconds, Settle: settle.Seconds(),
 	}
 	for _, w := range chosen {
-		r.Workloads = append(r.Workloads, workloadInfo{w.name, w.about, w.direction})
+		r.Workloads = append(r.Workloads, w.info())
 	}
 	return r
 }
@@ -154,20 +175,25 @@ func (b *bench) describe(ctx context.Context, r *laneReport) error {
 	if b.lane == "native" {
 		control = congestionControl // by route, as on the host side
 	}
-	v["guest kernel"], v["vhostnet"] = kernel, revision(ctx)
+	maps.Copy(v, b.versions)
+	v["guest kernel"] = kernel
 	v["congestion control"] = fmt.Sprintf("%s on the host, %s in the guest", congestionControl, control)
-	if emulated(b.lane) {
-		v["QEMU"] = b.assets.QEMU.Version
-	}
-	for name, version := range b.assets.Bench.Versions {
-		v[name] = version
-	}
 	// Its exit status is not 0.
 	out, _ := b.site.Host(ctx, "sockperf", "--version")
 	if m := sockperfVersion.FindStringSubmatch(out); m != nil {
 		v["sockperf"] = m[1]
 	}
 	return nil
+}
+
+// versionsOf are those of what a lane uses.
+func versionsOf(lane string, a *provision.Assets, vhostnet string) map[string]string {
+	v := maps.Clone(a.Bench.Versions)
+	v["vhostnet"] = vhostnet
+	if emulated(lane) {
+		v["QEMU"] = a.QEMU.Version
+	}
+	return v
 }
 
 // revision is that of the working folder, with a plus sign for changes.

@@ -25,13 +25,34 @@ type outcome struct {
 	extra   map[string]float64
 }
 
+// Kinds of workloads, each with tables of its own.
+const (
+	// kindBulk goes in one direction.
+	kindBulk = "bulk"
+	// kindRequests is questions and answers of many connections.
+	kindRequests = "requests"
+	// kindPingPong is questions and answers one after the other.
+	kindPingPong = "ping-pong"
+	// kindCost is another workload with a price for each interrupt.
+	kindCost = "interrupt cost"
+)
+
 // workload is a load that can be measured.
 type workload struct {
-	name, about string
-	// direction is "rx" or "tx": whose notifications count.
+	name, about, kind string
+	// direction is "rx", "tx" or "both": whose notifications and packets count.
 	direction string
-	// orphan is whether the guest transmits without NAPI.
-	orphan bool
+	// paced is whether the rate is given: it tells only what got lost.
+	paced bool
+	// base is of which other workload this one is a variation.
+	base string
+	// guest is how the guest has to be set up.
+	guest guestConfig
+	// quick is whether a quick look has it.
+	quick bool
+	// idle is for about how long the program does not load the device, for the
+	// estimate.
+	idle time.Duration
 	// lanes are where it can run; nil is everywhere.
 	lanes []string
 	// prepare starts what the load needs, if that is not there yet.
@@ -40,29 +61,80 @@ type workload struct {
 	run func(ctx context.Context, b *bench, l load) (outcome, error)
 }
 
+func (w workload) info() workloadInfo {
+	return workloadInfo{Name: w.name, About: w.about, Kind: w.kind, Direction: w.direction, Paced: w.paced, Base: w.base}
+}
+
+// in keeps a workload to some lanes.
+func (w workload) in(lanes ...string) workload {
+	w.lanes = lanes
+	return w
+}
+
+// whole keeps a workload out of a quick look.
+func (w workload) whole() workload {
+	w.quick = false
+	return w
+}
+
+// orphaned is a workload in which the guest transmits without NAPI. A native
+// guest's stack does not notice how: it has got rid of a frame when the driver has
+// read it from the TAP.
+func (w workload) orphaned() workload {
+	w.base, w.name = w.name, w.name+"-orphan"
+	w.about += "; the guest transmits without NAPI (napi_tx=0)"
+	w.guest.orphan = true
+	return w.in(slices.DeleteFunc(slices.Clone(laneNames), func(lane string) bool {
+		return lane == "native" || w.lanes != nil && !slices.Contains(w.lanes, lane)
+	})...)
+}
+
+// costly is a workload in which each interrupt keeps the guest's processor busy,
+// as one of a virtual machine does; in the native lane they are cheap otherwise.
+func (w workload) costly(cost time.Duration) workload {
+	w.base, w.name = w.name, fmt.Sprintf("%s-irq%d", w.name, cost.Microseconds())
+	w.about += fmt.Sprintf("; each interrupt keeps the guest's processor busy for %d us more", cost.Microseconds())
+	w.kind, w.guest.interruptCost = kindCost, cost
+	return w.in("native")
+}
+
 // Sizes of TCP messages in bytes: those that the reports on virtio-net's
 // moderation have, and fewer for a quick look.
 var (
 	allSizes   = []int{14, 100, 500, 1400, 2048, 4096}
-	quickSizes = []int{100, 1400, 4096}
+	quickSizes = []int{100, 1400}
 )
 
-// allWorkloads is every workload in the order in which they run. Those without
-// NAPI stand together, as the guest has to load its driver anew for them.
-func allWorkloads(sizes []int) []workload {
+// costlySize is the size of TCP messages with a price for interrupts; it is one of
+// both lists.
+const costlySize = 1400
+
+// allWorkloads is every workload in the order in which they run. Those that need
+// the guest set up anew, which takes time, stand at the end.
+func allWorkloads(quick bool) []workload {
+	sizes := allSizes
+	if quick {
+		sizes = quickSizes
+	}
 	var all []workload
 	for _, direction := range []string{"tx", "rx"} {
 		for _, size := range sizes {
 			all = append(all, sockperfTCP(size, direction))
 		}
 	}
-	return append(all,
-		sockperfPingPong("udp"), sockperfPingPong("tcp"),
-		sockperfUDP("rx", false), rawRX(),
-		redis("set"), redis("get"), nginx(),
-		sockperfUDP("tx", false), pktgen(false),
-		sockperfUDP("tx", true), pktgen(true),
+	all = append(all,
+		sockperfPingPong("udp"), sockperfPingPong("tcp").whole(),
+		sockperfUDP("rx"), pacedUDP(), rawRX(),
+		redis("set"), redis("get").whole(), nginx(),
+		sockperfUDP("tx"), pktgen(),
+		sockperfUDP("tx").orphaned(), pktgen().orphaned(),
+		pacedUDP().costly(10*time.Microsecond).whole(), pacedUDP().costly(30*time.Microsecond),
+		sockperfTCP(costlySize, "rx").costly(30*time.Microsecond),
 	)
+	if quick {
+		all = slices.DeleteFunc(all, func(w workload) bool { return !w.quick })
+	}
+	return all
 }
 
 // choose keeps the workloads that a lane has and the pattern matches.
@@ -106,7 +178,8 @@ func parseVariants(names []string) ([]variant, error) {
 	return list, nil
 }
 
-// variantsOf are those that a lane can do.
+// variantsOf are those that a lane can do: with netdev, QEMU answers the control
+// queue itself, and vhostnet never hears of the guest's limits.
 func variantsOf(list []variant, lane string) []variant {
 	return slices.DeleteFunc(slices.Clone(list), func(v variant) bool { return v.guest && lane == "netdev" })
 }
