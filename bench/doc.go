@@ -1,15 +1,27 @@
-// Command bench measures packets per second with the embedded driver against a
-// device on the built-in ports, and writes a table as Markdown and JSON.
+// Command bench compares vhostnet with other vhost-user back-ends: each drives
+// the same traffic with the same front-end on the same two cores, the front-end
+// on core 0 and the back-end on core 1.
 //
 // Usage:
 //
-//	go run ./bench [--quick] [--out DIR] [--device child|inproc] [--repeats N]
+//	go run ./bench [--quick] [--rows REGEXP] [--out DIR] [--vhostnet NAME=PATH]...
 //
-// Sink is driver to device, source is device to driver, and echo sends a window
-// of frames round and round. A driver either polls, or blocks on the call
-// eventfds, so that the device has to notify it.
+// Front-ends are DPDK's virtio-user, which polls, and the embedded driver, which
+// polls, or blocks on the call eventfds so that the back-end has to notify it.
+// Back-ends are vhostnet with its built-in ports against DPDK's net_vhost, and
+// vhostnet with a TAP against net_vhost with net_tap, and passt.
 //
-// The cases are run one after the other, and that several times over, so that a
-// slow phase of the machine falls on all of them. The table has the median and
-// the range.
+// Sink is front-end to back-end, source is back-end to front-end, and echo sends a
+// window of frames round and round. On both sides of a built-in comparison the
+// back-end does the same work: net_vhost copies each frame once into or out of an
+// mbuf. vhostnet's port null does not copy a long frame, so that sinks have a
+// second vhostnet, in this program, whose port copies every frame.
+//
+// All back-ends of a row are alive at the same time and are measured in turns, one
+// window each; a ratio is between two windows of the same turn. The table has
+// medians and ranges over the turns of several launches: one process runs at its
+// own speed for as long as it lives.
+//
+// DPDK and passt are Debian's, unpacked into the cache folder. Where that cannot be
+// done, what needs them is left out and the report says so.
 package main

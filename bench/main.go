@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -16,22 +15,31 @@ import (
 
 // options are the command line.
 type options struct {
-	Quick    bool          `help:"Three short repeats: to see that it works, not to compare."`
-	Out      string        `help:"Folder for bench.json and bench.md; the table goes to standard output in any case." placeholder:"DIR"`
-	Device   string        `help:"Where the device runs: in a child process, or in this one." enum:"child,inproc" default:"child"`
-	Repeats  int           `help:"How often each case is measured." default:"7"`
-	Duration time.Duration `help:"How long each measurement takes." default:"1s"`
-	Serve    string        `hidden:"" help:"Be the child process: serve a device with this port on file descriptor 3." placeholder:"PORT"`
+	Quick    bool              `help:"One launch with three short windows: to see that it works, not to compare."`
+	Rows     string            `help:"Only rows whose name matches, as in the table: 'built-in/echo/64/virtio-user'." placeholder:"REGEXP"`
+	Out      string            `help:"Folder for bench.json and bench.md; the table goes to standard output in any case." default:"bench/results" placeholder:"DIR"`
+	Launches int               `help:"How often the processes of a row are started." default:"3"`
+	Windows  int               `help:"Measurements of each back-end in a launch." default:"7"`
+	Duration time.Duration     `help:"How long each takes." default:"400ms"`
+	WarmUp   time.Duration     `help:"How long traffic runs before each." default:"100ms"`
+	Vhostnet map[string]string `help:"Measure these programs instead of one built from this tree." placeholder:"NAME=PATH"`
+	Cores    []int             `help:"The front-end's processor and the back-end's." default:"0,1"`
+	Nice     int               `help:"Priority of front-ends and back-ends, -20 (highest) to 19; higher than 0 keeps other programs of the machine away." default:"0"`
+	NoPeers  bool              `help:"Measure vhostnet alone, with the embedded driver."`
+}
+
+// commands are what the program can be; all but the first are its own children.
+type commands struct {
+	Compare options   `cmd:"" default:"withargs" help:"Compare vhostnet with other back-ends."`
+	Drive   driveArgs `cmd:"" hidden:"" help:"Be a front-end."`
+	Serve   serveArgs `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
 }
 
 func main() {
-	var o options
-	kong.Parse(&o, kong.Name("bench"), kong.Description("Packets per second of the device with the embedded driver."))
-	if o.Quick {
-		o.Repeats, o.Duration = 3, 200*time.Millisecond
-	}
+	var c commands
+	k := kong.Parse(&c, kong.Name("bench"), kong.Description("vhostnet and other vhost-user back-ends with the same front-ends."))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	err := run(ctx, &o, os.Stdout, os.Stderr)
+	err := k.Run(&streams{ctx, os.Stdin, os.Stdout, os.Stderr})
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -39,63 +47,63 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, o *options, out, progress io.Writer) error {
-	if o.Serve != "" {
-		return serveChild(o.Serve)
+// streams are what a command works with.
+type streams struct {
+	ctx      context.Context
+	in       io.Reader
+	out, err io.Writer
+}
+
+// Run compares.
+func (o *options) Run(s *streams) (err error) {
+	rows, err := o.check()
+	if err != nil {
+		return err
 	}
-	if o.Repeats < 1 || o.Duration <= 0 {
-		return fmt.Errorf("%d repeats of %v: want at least one of some length", o.Repeats, o.Duration)
+	st, err := newStarter(s.ctx, o, s.err)
+	if err != nil {
+		return err
 	}
-	r := newReport(o)
-	cases := allCases()
-	r.Cases = make([]caseResult, len(cases))
-	for i, c := range cases {
-		r.Cases[i] = newCaseResult(c)
-	}
-	for n := range o.Repeats {
-		fmt.Fprintf(progress, "round %d of %d: %d cases of %v each\n", n+1, o.Repeats, len(cases), o.Duration)
-		for i, c := range cases {
-			s, err := measure(ctx, o, c)
-			if err != nil {
-				return fmt.Errorf("%s: %w", c, err)
-			}
-			r.Cases[i].add(s)
-		}
+	defer func() { err = errors.Join(err, st.close()) }()
+	r := newReport(o, st.notes)
+	r.PeerVersions = st.versions()
+	c := &comparison{o: o, open: st.open, progress: s.err, report: r}
+	if err := c.run(s.ctx, st.possible(rows)); err != nil {
+		return err
 	}
 	r.finish()
-	if err := r.markdown(out); err != nil {
+	if err := r.markdown(s.out); err != nil {
 		return err
 	}
-	return r.save(o.Out)
+	if err := r.save(o.Out); err != nil {
+		return err
+	}
+	return r.failed()
 }
 
-// save writes the report's files into a folder.
-func (r *report) save(dir string) error {
-	if dir == "" {
-		return nil
+// check returns the rows to measure.
+func (o *options) check() ([]row, error) {
+	if o.Quick {
+		o.Launches, o.Windows, o.Duration, o.WarmUp = 1, 3, 200*time.Millisecond, 50*time.Millisecond
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+	if o.Launches < 1 || o.Windows < 1 || o.Duration <= 0 {
+		return nil, fmt.Errorf("%d launches of %d windows of %v: want at least one of some length", o.Launches, o.Windows, o.Duration)
 	}
-	b, err := json.MarshalIndent(r, "", "  ")
+	if len(o.Cores) != 2 || o.Cores[0] < 0 || o.Cores[1] < 0 {
+		return nil, fmt.Errorf("cores %v: want two numbers, or one twice", o.Cores)
+	}
+	which, err := regexp.Compile(o.Rows)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("rows: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "bench.json"), append(b, '\n'), 0o644); err != nil {
-		return err
+	var rows []row
+	for _, r := range allRows() {
+		if which.MatchString(r.String()) {
+			rows = append(rows, r)
+		}
 	}
-	f, err := os.Create(filepath.Join(dir, "bench.md"))
-	if err != nil {
-		return err
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("no row matches %q", o.Rows)
 	}
-	if err := r.markdown(f); err != nil {
-		_ = f.Close()
-		return err
-	}
-	return f.Close()
-}
-
-// quiet is the logger of devices and drivers: errors only.
-func quiet() *slog.Logger {
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+	return rows, nil
 }

@@ -104,27 +104,7 @@ func RepositoryRoot() (string, error) {
 // Ensure fills the cache if it is not filled and says where things are. Several
 // processes may call it at once; one of them does the work.
 func Ensure(ctx context.Context, o Options) (*Assets, error) {
-	if o.Log == nil {
-		o.Log = func(string, ...any) {}
-	}
-	if o.Cache == "" {
-		dir, err := DefaultCache()
-		if err != nil {
-			return nil, err
-		}
-		o.Cache = dir
-	}
-	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return nil, fmt.Errorf("provision: %s/%s: guests are provisioned on linux/amd64 only", runtime.GOOS, runtime.GOARCH)
-	}
-	if err := os.MkdirAll(o.Cache, 0o755); err != nil {
-		return nil, fmt.Errorf("provision: cache: %w", err)
-	}
-	// The folder hides itself from git wherever it is.
-	if err := os.WriteFile(filepath.Join(o.Cache, ".gitignore"), []byte("*\n"), 0o644); err != nil {
-		return nil, fmt.Errorf("provision: cache: %w", err)
-	}
-	unlock, err := lock(filepath.Join(o.Cache, "lock"))
+	unlock, err := o.open()
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +125,29 @@ func Ensure(ctx context.Context, o Options) (*Assets, error) {
 	}
 	o.Log("provisioned in %.1f s", time.Since(start).Seconds())
 	return a, nil
+}
+
+// open sets the defaults, makes the cache folder and locks it.
+func (o *Options) open() (unlock func(), err error) {
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+	if o.Cache == "" {
+		if o.Cache, err = DefaultCache(); err != nil {
+			return nil, err
+		}
+	}
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return nil, fmt.Errorf("provision: %s/%s: packages are unpacked on linux/amd64 only", runtime.GOOS, runtime.GOARCH)
+	}
+	if err := os.MkdirAll(o.Cache, 0o755); err != nil {
+		return nil, fmt.Errorf("provision: cache: %w", err)
+	}
+	// The folder hides itself from git wherever it is.
+	if err := os.WriteFile(filepath.Join(o.Cache, ".gitignore"), []byte("*\n"), 0o644); err != nil {
+		return nil, fmt.Errorf("provision: cache: %w", err)
+	}
+	return lock(filepath.Join(o.Cache, "lock"))
 }
 
 // fill builds every asset anew, each in a folder of its own name.

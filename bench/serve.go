@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/netdev"
+	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/port/builtin"
+	"github.com/vhostnet/vhostnet/vhostuser"
+)
+
+// serveArgs are the command line of the back-end whose port copies what it drops.
+type serveArgs struct {
+	Socket string `required:""`
+}
+
+// Run serves until SIGTERM.
+func (a *serveArgs) Run(s *streams) error {
+	ctx, stop := signal.NotifyContext(s.ctx, unix.SIGTERM)
+	defer stop()
+	return serve(ctx, vhostuser.Endpoint{Path: a.Socket})
+}
+
+// serve runs a device with a copying sink.
+func serve(ctx context.Context, e vhostuser.Endpoint) error {
+	null, err := builtin.Null(1)
+	if err != nil {
+		return err
+	}
+	p := newCopySink(null)
+	dev, err := netdev.New(netdev.Config{Name: "bench", QueuePairs: 1, Log: quiet()}, p)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	err = vhostuser.Run(ctx, e, dev, vhostuser.Options{Log: quiet()})
+	return errors.Join(err, dev.Close(), p.Close())
+}
+
+const (
+	// copyBuffers and copyBytes are as many buffers, and as large, as DPDK has on
+	// the way between a pool of mbufs and a ring of ours.
+	copyBuffers = 2 * queueSize
+	copyBytes   = 2048
+)
+
+// copySink is the port null, but for a copy of each frame.
+type copySink struct {
+	port.Port
+	queue copyQueue
+}
+
+func newCopySink(null port.Port) *copySink {
+	return &copySink{null, copyQueue{PortQueue: null.Queue(0), mem: make([]byte, copyBuffers*copyBytes)}}
+}
+
+func (s *copySink) Queue(int) port.PortQueue { return &s.queue }
+
+// copyQueue copies frames into buffers that it uses one after the other.
+type copyQueue struct {
+	port.PortQueue
+	mem  []byte
+	next int
+}
+
+func (q *copyQueue) Send(bufs [][]byte) error {
+	to := q.mem[q.next : q.next+copyBytes]
+	if q.next += copyBytes; q.next == len(q.mem) {
+		q.next = 0
+	}
+	for _, b := range bufs {
+		to = to[copy(to, b):]
+	}
+	return nil
+}

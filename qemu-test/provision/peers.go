@@ -1,0 +1,187 @@
+package provision
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// peersRecipe is the version of what EnsurePeers builds.
+const peersRecipe = 1
+
+// testpmdPlace is the program in Debian's dpdk-dev.
+const testpmdPlace = "usr/bin/dpdk-testpmd"
+
+// pmdPattern is where Debian has DPDK's drivers, by ABI version.
+const pmdPattern = "usr/lib/x86_64-linux-gnu/dpdk/pmds-*"
+
+// pmds are the drivers of DPDK that measurements load. What they link, like the
+// bus of virtual devices, must not be loaded as a driver too: there would be two.
+var pmds = []string{"librte_net_vhost", "librte_net_virtio", "librte_net_tap", "librte_mempool_ring"}
+
+// Peers says where the back-ends and front-ends are that vhostnet is compared
+// with.
+type Peers struct {
+	Recipe int `json:"recipe"`
+	// DPDK is the prefix with testpmd and what it needs, Drivers its drivers.
+	DPDK        string   `json:"dpdk"`
+	Drivers     []string `json:"drivers"`
+	DPDKVersion string   `json:"dpdk_version"`
+	// Passt is the prefix of passt.
+	Passt        string `json:"passt"`
+	PasstVersion string `json:"passt_version"`
+}
+
+// EnsurePeers unpacks DPDK's testpmd and passt into the cache if they are not
+// there. It needs nothing of what Ensure brings.
+func EnsurePeers(ctx context.Context, o Options) (*Peers, error) {
+	unlock, err := o.open()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	stamp := filepath.Join(o.Cache, "peers.json")
+	if !o.Refresh {
+		if p := loadPeers(stamp); p != nil {
+			return p, nil
+		}
+	}
+	start := time.Now()
+	p, err := fillPeers(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("provision: peers: %w", err)
+	}
+	o.Log("peers: %.1f s", time.Since(start).Seconds())
+	return p, save(stamp, p)
+}
+
+func fillPeers(ctx context.Context, o Options) (*Peers, error) {
+	source, err := machineSource()
+	if err != nil {
+		return nil, err
+	}
+	stable, err := newApt(ctx, filepath.Join(o.Cache, "apt-bookworm"), source, []string{"bookworm"}, o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Peers{Recipe: peersRecipe, DPDK: filepath.Join(o.Cache, "dpdk"), Passt: filepath.Join(o.Cache, "passt")}
+	if err := p.fillDPDK(ctx, stable); err != nil {
+		return nil, err
+	}
+	// The passt of bookworm has no vhost-user.
+	next, err := newApt(ctx, filepath.Join(o.Cache, "apt-trixie"), source, []string{"trixie", "trixie-backports"}, o)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.fillPasst(ctx, next)
+}
+
+// fillDPDK unpacks the whole closure of dpdk-dev, 320 packages, and keeps of it
+// testpmd, a few drivers and the libraries of both.
+func (p *Peers) fillDPDK(ctx context.Context, from *apt) (err error) {
+	if p.DPDKVersion, err = from.version(ctx, "dpdk-dev", "bookworm"); err != nil {
+		return err
+	}
+	files, err := from.closure(ctx, "bookworm", "dpdk-dev")
+	if err != nil {
+		return err
+	}
+	return replaceDir(p.DPDK, func(dir string) error {
+		all := filepath.Join(dir, "all")
+		if err := os.Mkdir(all, 0o755); err != nil {
+			return err
+		}
+		if err := unpack(ctx, all, files); err != nil {
+			return err
+		}
+		if err := p.keepDPDK(all, dir); err != nil {
+			return err
+		}
+		return os.RemoveAll(all)
+	})
+}
+
+func (p *Peers) keepDPDK(all, to string) error {
+	programs := []string{testpmdPlace}
+	for _, name := range pmds {
+		found, err := filepath.Glob(filepath.Join(all, pmdPattern, name+".so.*.*"))
+		if err != nil || len(found) != 1 {
+			return fmt.Errorf("dpdk-dev has %d drivers %s", len(found), name)
+		}
+		rel, err := filepath.Rel(all, found[0])
+		if err != nil {
+			return err
+		}
+		programs = append(programs, rel)
+		p.Drivers = append(p.Drivers, filepath.Join(p.DPDK, "usr/lib/x86_64-linux-gnu", filepath.Base(rel)))
+	}
+	libs, err := libraryClosure(all, programs...)
+	if err != nil {
+		return err
+	}
+	places := map[string]string{testpmdPlace: filepath.Join(all, testpmdPlace)}
+	for _, rel := range programs[1:] {
+		places["usr/lib/x86_64-linux-gnu/"+filepath.Base(rel)] = filepath.Join(all, rel)
+	}
+	for _, l := range libs {
+		places[libraryPlace(l)] = l
+	}
+	for place, from := range places {
+		target := filepath.Join(to, place)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return err
+		}
+		if err := copyFile(from, target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Peers) fillPasst(ctx context.Context, from *apt) (err error) {
+	if p.PasstVersion, err = from.version(ctx, "passt", "trixie"); err != nil {
+		return err
+	}
+	files, err := from.closure(ctx, "trixie", "passt")
+	if err != nil {
+		return err
+	}
+	return replaceDir(p.Passt, func(dir string) error { return unpack(ctx, dir, files) })
+}
+
+func loadPeers(stamp string) *Peers {
+	raw, err := os.ReadFile(stamp)
+	if err != nil {
+		return nil
+	}
+	var p Peers
+	if json.Unmarshal(raw, &p) != nil || p.Recipe != peersRecipe {
+		return nil
+	}
+	for _, f := range append([]string{filepath.Join(p.DPDK, testpmdPlace), p.passt()}, p.Drivers...) {
+		if _, err := os.Stat(f); err != nil {
+			return nil
+		}
+	}
+	return &p
+}
+
+func (p *Peers) passt() string { return filepath.Join(p.Passt, "usr/bin/passt") }
+
+// Testpmd is a command that runs DPDK's testpmd, with its drivers loaded.
+func (p *Peers) Testpmd(ctx context.Context, args ...string) *exec.Cmd {
+	var full []string
+	for _, d := range p.Drivers {
+		full = append(full, "-d", d)
+	}
+	return loaderCommand(ctx, p.DPDK, filepath.Join(p.DPDK, testpmdPlace), append(full, args...)...)
+}
+
+// PasstCommand is a command that runs passt.
+func (p *Peers) PasstCommand(ctx context.Context, args ...string) *exec.Cmd {
+	return loaderCommand(ctx, p.Passt, p.passt(), args...)
+}
