@@ -31,7 +31,8 @@ type AdaptiveOptions struct {
 // as long needs no moderation and gets none.
 //
 // Worth. The end of a burst is the moment to announce unless more is expected: the
-// wait has to last for worthGaps usual gaps between bursts. One that has begun ends
+// wait has to last for worthGaps usual gaps between bursts, or for one if there was
+// enough traffic in the last window, since then it comes in bursts. One that has begun ends
 // with the spacing, with plenty of packets, at the packet limit, or when overGaps
 // usual gaps have brought nothing, since then the burst is over. So the timer is
 // only the upper bound. How many gaps that takes is learnt: see adaptivePatience.
@@ -130,8 +131,8 @@ type adaptive struct {
 const (
 	// costShare is the reciprocal of the share of time that notifications may take.
 	costShare = 16
-	// worthGaps is how many usual gaps must fit in a wait for it to begin, and
-	// overGaps how many without a packet end it.
+	// worthGaps is how many usual gaps must fit in a wait for it to begin, or one
+	// while there is enough traffic, and overGaps how many without a packet end it.
 	worthGaps, overGaps = 3, 3
 	// plenty is how many packets a wait need not exceed.
 	plenty = 32
@@ -321,7 +322,7 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 		adv.Flush = true
 	case a.hold:
 		a.until(now, &adv)
-	case left <= 0, o.PortEmpty && left < worthGaps*a.gap:
+	case left <= 0, o.PortEmpty && left < a.worthwhile():
 		adv.Flush = true
 	default:
 		a.hold, a.gained, a.due, a.asked = true, 0, now+left, false
@@ -339,6 +340,15 @@ func (a *adaptive) until(now int64, adv *Advice) {
 		return
 	}
 	adv.Flush, a.asked = true, true
+}
+
+// worthwhile is how long a wait must be to begin at the end of a burst. While
+// there is enough traffic, one more burst is enough: it has many packets.
+func (a *adaptive) worthwhile() int64 {
+	if a.sparse == 0 {
+		return a.gap
+	}
+	return worthGaps * a.gap
 }
 
 // longest is for how long a packet may be held back.
