@@ -281,7 +281,7 @@ func (a *adaptive) woken(now int64) {
 	if a.awake && a.blind < blindAfter {
 		a.blind++
 	}
-	if now-a.notified < a.spacing-a.spacing/4 {
+	if now-a.notified < a.spacing+a.spacing/4 {
 		a.close++
 	}
 	a.awake, a.notified = true, now

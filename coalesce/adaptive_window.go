@@ -10,8 +10,9 @@ const (
 	// held back, and ends when for calmWindows fewer than endPackets did. Until
 	// then sparse traffic is not held back either, so there is no hurry.
 	beginPackets, endPackets = 5, 3
-	// Segments longer than a frame are bulk at any rate: then fewer suffice.
-	longPackets, beginLong, endLong = 1600, 2, 1
+	// Nobody asks or answers in segments that long: they are bulk at any rate, and
+	// fewer suffice.
+	longPackets, beginLong, endLong = 512, 2, 1
 	// A trial that failed is not repeated before this, in ns, growing up to the
 	// maximum; after calmWindows without a failure it begins anew.
 	minBackoff, maxBackoff, growBackoff = 2 * window, 512 * window, 4
@@ -74,8 +75,8 @@ type adaptiveWindow struct {
 	start                                    int64
 	packets, bytes                           uint64
 	notifiedN, suppressedN, wakeups, entries uint64
-	// close counts notifications that came well within the spacing, cuts waits that
-	// something else has ended.
+	// close counts notifications that came no later after the last one than they
+	// would with waiting, cuts waits that something else has ended.
 	close, cuts uint64
 }
 
@@ -235,7 +236,7 @@ func (a *adaptive) consider(ns, packets float64, spacing int64) string {
 	case rate*float64(min(spacing, a.longest())) < a.enough(beginPackets, beginLong):
 		return becauseSparse
 	case 2*a.close < a.notifiedN || a.notifiedN == 0:
-		// They come no closer than they would when spaced out.
+		// Most come no closer than they would with waiting.
 		return becauseBusy
 	case a.now < a.retry:
 		return becauseBackoff

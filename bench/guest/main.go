@@ -25,7 +25,7 @@ const settle = 300 * time.Millisecond
 type options struct {
 	Lanes     []string `help:"Lanes to measure: native, uml, netdev, test-device." default:"native,uml,netdev"`
 	Rounds    int      `help:"How often each workload is measured under each variant." default:"5"`
-	Seconds   float64  `help:"For how long the counters are watched in each sample; programs run for whole seconds, with 0.3 to settle." default:"0.7"`
+	Seconds   float64  `help:"For how long the counters are watched in each sample; programs run for whole seconds, of which 0.3 are to settle." default:"0.6"`
 	Quick     bool     `help:"Two rounds, and fewer workloads."`
 	Workloads string   `help:"Measure only workloads whose name matches." placeholder:"REGEXP"`
 	Variants  []string `help:"Host engines as for --rx-moderation, and guest-adaptive; off is always measured." default:"off,fixed:64/64,net-dim,adaptive,guest-adaptive"`

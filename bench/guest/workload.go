@@ -107,7 +107,7 @@ var (
 
 // costlySize is the size of TCP messages with a price for interrupts; it is one of
 // both lists.
-const costlySize = 1400
+const costlySize = 100
 
 // allWorkloads is every workload in the order in which they run. Those that need
 // the guest set up anew, which takes time, stand at the end.
