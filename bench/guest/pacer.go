@@ -33,7 +33,7 @@ func (p *pacer) run(ctx context.Context, send func(n int) error) error {
 	for last := start; ; {
 		now := time.Now()
 		if now.Sub(start) >= p.length {
-			return nil
+			return p.check()
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -51,6 +51,16 @@ func (p *pacer) run(ctx context.Context, send func(n int) error) error {
 		}
 		_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(gap)}, nil)
 	}
+}
+
+// check finds out whether what was offered was the rate.
+func (p *pacer) check() error {
+	// What the machine did instead is not known, but it was not this workload.
+	const least = 0.75
+	if offered, want := p.sent+p.refused, float64(p.rate)*p.length.Seconds(); float64(offered) < least*want {
+		return fmt.Errorf("the sender was held up: it offered %d of %.0f", offered, want)
+	}
+	return nil
 }
 
 // extra is what a report says of it.
