@@ -71,8 +71,8 @@ fuzz: deps
 bench: deps
 	$(GO) run ./bench $(BENCHFLAGS)
 
-# Moderation engines under real programs in guests: half an hour to an hour for
-# each lane, a fifth of it with BENCHFLAGS=--quick.
+# Moderation engines under real programs in guests: about half an hour for each
+# lane, a fifth of it with BENCHFLAGS=--quick; --lanes chooses some.
 bench-guest: deps guests build
 	$(GO) run ./bench/guest $(BENCHFLAGS)
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vhostnet/vhostnet/netdev"
@@ -23,6 +24,8 @@ type fakeSite struct {
 	packets atomic.Uint64
 	calls   atomic.Uint64
 	dead    bool
+	// stopped is a device that nothing comes to.
+	stopped atomic.Bool
 	closed  int
 	log     []string
 }
@@ -64,10 +67,13 @@ func (s *fakeSite) GuestAdaptive(_ context.Context, on bool) error {
 func (s *fakeSite) Configure(context.Context, guestConfig) error { return nil }
 
 func (s *fakeSite) Device(context.Context) (netdev.DeviceSnapshot, error) {
-	n := s.packets.Add(100)
-	by := uint64(100)
+	n, by := uint64(100), uint64(100)
+	if s.stopped.Load() {
+		n, by = 0, 0
+	}
+	n = s.packets.Add(n)
 	if s.engine != "off" {
-		by = 10
+		by /= 10
 	}
 	c := s.calls.Add(by)
 	return netdev.DeviceSnapshot{Queues: []netdev.QueueSnapshot{{Kind: "rx", Packets: n, Calls: c}}}, nil
@@ -83,7 +89,8 @@ func (s *fakeSite) Interrupts(context.Context) (uint64, error) {
 func (s *fakeSite) BackendCPU() (time.Duration, error) { return time.Second, nil }
 func (s *fakeSite) Close()                             { s.closed++ }
 
-// fakeBench runs loads that take as long as they are asked to, at once.
+// fakeBench has three rounds of three variants. It belongs into a bubble, in which
+// nothing depends on how fast the machine is.
 func fakeBench(t *testing.T, s *fakeSite, workloads ...workload) (*bench, *laneReport) {
 	t.Helper()
 	variants, err := parseVariants([]string{"adaptive", guestVariant})
@@ -91,31 +98,33 @@ func fakeBench(t *testing.T, s *fakeSite, workloads ...workload) (*bench, *laneR
 		t.Fatal(err)
 	}
 	b := &bench{
-		lane: "native", rounds: 3, seconds: 0.001, all: workloads, variants: variants, progress: io.Discard,
+		lane: "native", rounds: 3, seconds: 0.5, settle: 100 * time.Millisecond, all: workloads, variants: variants, progress: io.Discard,
 		versions: map[string]string{"vhostnet": "x"},
 		start:    func(context.Context) (site, error) { return s, nil },
 		save:     func(*laneReport) error { return nil },
 	}
-	return b, newLaneReport(&options{Rounds: 3, Seconds: 0.001}, "native", workloads)
+	return b, newLaneReport(&options{Rounds: 3, Seconds: 0.5}, "native", workloads)
 }
 
 func fakeLoad(s *fakeSite, name string, fail func(variant string) error) workload {
 	return workload{
 		name: name, kind: kindBulk, direction: "rx",
-		run: func(_ context.Context, _ *bench, l load) (outcome, error) {
+		run: func(ctx context.Context, _ *bench, l load) (outcome, error) {
 			s.log = append(s.log, fmt.Sprint(name, " ", l.variant, " ", s.engine, " ", s.adapts))
 			if err := fail(l.variant); err != nil {
 				return outcome{}, err
 			}
-			time.Sleep(20 * time.Millisecond)
-			return outcome{rate: 5, unit: "things/s"}, nil
+			// As programs do, it waits a little before its load.
+			return outcome{rate: 5, unit: "things/s"}, pause(ctx, 50*time.Millisecond+time.Duration(l.seconds*float64(time.Second)))
 		},
 	}
 }
 
 // The variants take turns, each is in force when its load runs, and a load that
 // fails is a sample without numbers among those that have them.
-func TestRounds(t *testing.T) {
+func TestRounds(t *testing.T) { synctest.Test(t, testRounds) }
+
+func testRounds(t *testing.T) {
 	s := &fakeSite{}
 	good := fakeLoad(s, "good", func(string) error { return nil })
 	bad := fakeLoad(s, "bad", func(v string) error {
@@ -153,7 +162,7 @@ func TestRounds(t *testing.T) {
 		if m.Variant == "adaptive" {
 			want = 0.1
 		}
-		if m.RX.CallsPerPacket != want || m.Rate != 5 || m.Seconds <= 0 {
+		if m.RX.CallsPerPacket != want || m.Rate != 5 || m.Seconds != 0.5 {
 			t.Errorf("%+v", m)
 		}
 	}
@@ -163,7 +172,9 @@ func TestRounds(t *testing.T) {
 }
 
 // A guest that has died is replaced, and not for ever.
-func TestRevive(t *testing.T) {
+func TestRevive(t *testing.T) { synctest.Test(t, testRevive) }
+
+func testRevive(t *testing.T) {
 	s := &fakeSite{dead: true}
 	b, r := fakeBench(t, s, fakeLoad(s, "one", func(string) error { return nil }))
 	b.rounds = 100
@@ -174,6 +185,127 @@ func TestRevive(t *testing.T) {
 	for _, m := range r.Samples {
 		if m.Error == "" {
 			t.Errorf("%+v", m)
+		}
+	}
+}
+
+// A load that ends before it was measured, or that moves nothing, has no numbers;
+// neither has one that never ends.
+func TestBadLoads(t *testing.T) { synctest.Test(t, testBadLoads) }
+
+func testBadLoads(t *testing.T) {
+	load := func(name string, f func(context.Context) error) workload {
+		return workload{name: name, kind: kindBulk, direction: "rx", run: func(ctx context.Context, _ *bench, _ load) (outcome, error) {
+			return outcome{}, f(ctx)
+		}}
+	}
+	s := &fakeSite{}
+	b, r := fakeBench(t, s,
+		load("short", func(ctx context.Context) error { return pause(ctx, 200*time.Millisecond) }),
+		load("endless", func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}),
+		load("nothing", func(ctx context.Context) error {
+			s.stopped.Store(true)
+			defer s.stopped.Store(false)
+			return pause(ctx, 1002*time.Millisecond) // and not when somebody looks
+		}),
+	)
+	b.rounds = 1
+	if err := b.run(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"short": "were to be measured", "endless": "the load has no end", "nothing": "moved no packets"}
+	if len(r.Samples) != 9 {
+		t.Errorf("%d samples", len(r.Samples))
+	}
+	for _, m := range r.Samples {
+		if !strings.Contains(m.Error, want[m.Workload]) {
+			t.Errorf("%s: %q", m.Workload, m.Error)
+		}
+	}
+	if len(r.failed()) != 3 {
+		t.Errorf("%q", r.failed())
+	}
+}
+
+// A run that is ended leaves what it has, also of the round that it was in.
+func TestInterrupted(t *testing.T) { synctest.Test(t, testInterrupted) }
+
+func testInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	s := &fakeSite{}
+	runs := 0
+	w := fakeLoad(s, "one", func(string) error {
+		if runs++; runs == 5 {
+			stop(errors.New("somebody pressed a key"))
+		}
+		return nil
+	})
+	b, _ := fakeBench(t, s, w)
+	o := &options{Rounds: 3, Seconds: 0.5, Out: t.TempDir()}
+	saved := 0
+	b.save = func(r *laneReport) error {
+		saved++
+		return r.save(o.Out)
+	}
+	if err := b.measure(ctx, o); err == nil || !strings.Contains(err.Error(), "a key") {
+		t.Errorf("%v", err)
+	}
+	list, err := loadLanes(o.Out)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	if r := list[0]; len(r.Samples) != 4 || r.done() != 2 || saved != 1 || !strings.Contains(r.Failure, "a key") {
+		t.Errorf("%d samples in %d rounds, saved %d times: %q", len(r.Samples), r.done(), saved, r.Failure)
+	}
+	if s.closed != 1 {
+		t.Errorf("closed %d times", s.closed)
+	}
+	if err := render(o.Out); err != nil {
+		t.Error(err)
+	}
+}
+
+// A lane that does not start keeps the results that it had.
+func TestNoGuest(t *testing.T) {
+	s := &fakeSite{}
+	b, r := fakeBench(t, s, fakeLoad(s, "one", func(string) error { return nil }))
+	o := &options{Rounds: 3, Seconds: 0.5, Out: t.TempDir()}
+	r.Title = "older"
+	if err := r.save(o.Out); err != nil {
+		t.Fatal(err)
+	}
+	b.start = func(context.Context) (site, error) { return nil, errors.New("it does not boot") }
+	if err := b.measure(t.Context(), o); err == nil || !strings.Contains(err.Error(), "does not boot") {
+		t.Errorf("%v", err)
+	}
+	if list, err := loadLanes(o.Out); err != nil || list[0].Title != "older" {
+		t.Error(list, err)
+	}
+}
+
+// Over as many rounds as there are variants, each has had each place once, and
+// all of them are in each round.
+func TestOrder(t *testing.T) {
+	for n := 1; n <= 5; n++ {
+		places := make([][]int, n)
+		for round := range n {
+			order := orderOf(n, round)
+			for place, i := range order {
+				places[i] = append(places[i], place)
+			}
+			if sorted := slices.Sorted(slices.Values(order)); !slices.Equal(sorted, slices.Sorted(slices.Values(orderOf(n, 0)))) {
+				t.Errorf("%d variants, round %d: %v", n, round, order)
+			}
+		}
+		for i, p := range places {
+			slices.Sort(p)
+			if len(slices.Compact(p)) != n {
+				t.Errorf("%d variants: number %d had the places %v", n, i, p)
+			}
 		}
 	}
 }

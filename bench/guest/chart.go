@@ -50,8 +50,8 @@ func drawing(r *laneReport) ([]byte, error) {
 	rows := rowsOf(r.Samples, r.info)
 	var workloads, variants []string
 	for _, row := range rows {
-		if !slices.Contains(workloads, row.Name) {
-			workloads = append(workloads, row.Name)
+		if !slices.Contains(workloads, row.title()) {
+			workloads = append(workloads, row.title())
 		}
 		if row.variant != baseline && !slices.Contains(variants, row.variant) {
 			variants = append(variants, row.variant)
@@ -68,6 +68,7 @@ func drawing(r *laneReport) ([]byte, error) {
 		return nil, err
 	}
 	above.Legend.Top = true
+	below.Legend = plot.NewLegend() // the same
 	above.Y.Min = min(above.Y.Min, 0.8)
 	below.Y.Min, below.Y.Max = -100, min(max(below.Y.Max, 20), 100)
 	canvas := vgsvg.New(marginWidth+workloadWidth*vg.Length(max(len(workloads), 6)), 2*panelHeight)
@@ -102,7 +103,7 @@ func panel(title string, rows []row, workloads, variants []string, neutral float
 		var points ranges
 		for _, r := range rows {
 			if s := value(r); r.variant == v && s.N > 0 && !math.IsNaN(s.Median) {
-				x := float64(slices.Index(workloads, r.Name)) + (float64(i)-float64(len(variants)-1)/2)*0.8/float64(len(variants))
+				x := float64(slices.Index(workloads, r.title())) + (float64(i)-float64(len(variants)-1)/2)*0.8/float64(len(variants))
 				points.XYs = append(points.XYs, plotter.XY{X: x, Y: s.Median})
 				points.YErrors = append(points.YErrors, struct{ Low, High float64 }{s.Median - s.Min, s.Max - s.Median})
 			}
@@ -115,7 +116,8 @@ func panel(title string, rows []row, workloads, variants []string, neutral float
 		}
 	}
 	p.NominalX(workloads...)
-	p.X.Min, p.X.Max = -0.5, float64(len(workloads))-0.5
+	const legend = 1.5 // its width, in workloads
+	p.X.Min, p.X.Max = -0.5, float64(len(workloads))-0.5+legend
 	p.X.Tick.Label.Rotation = math.Pi / 5
 	p.X.Tick.Label.XAlign, p.X.Tick.Label.YAlign = text.XRight, text.YTop
 	p.Legend.YOffs, p.Legend.TextStyle.Font.Size = vg.Points(-4), vg.Points(9)

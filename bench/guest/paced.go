@@ -24,7 +24,7 @@ const localEtherType = 0x88b5
 // How many frames and datagrams a second are offered, by lane: what its guest
 // takes without losing many.
 var (
-	rawRates = map[string]int{"native": 150000, "uml": 40000, "netdev": 25000, "test-device": 25000}
+	rawRates = map[string]int{"native": 60000, "uml": 40000, "netdev": 25000, "test-device": 25000}
 	udpRates = map[string]int{"native": 20000, "uml": 10000, "netdev": 10000, "test-device": 10000}
 )
 

@@ -13,6 +13,8 @@ const legend = `A row is a workload under one engine: host engines are set for b
 change is the median of these comparisons, with [min–max] of all rounds. Other values are medians.
 
 - Notifications per packet are those of the table's direction; notifications and guest interrupts per second are of both directions.
+- "For the same work" is the change of notifications of both directions per unit of the rate (message bytes, packets, requests): how
+  large the packets of TCP are depends on when it is told of the last ones, which the number per packet does not see.
 - CPU is the processor time of the vhostnet process: percent of one core, and microseconds for each packet of the direction.
 - Latencies are those of whole round trips, in microseconds: avg / p50 / p99 / p99.9.
 - † marks workloads in which ` + "`off`" + ` has less than 0.05 notifications per packet already: the driver polls nearly all the time, and
@@ -122,7 +124,7 @@ func (r *laneReport) describe(w *strings.Builder) {
 // headOfRows are the columns of cells.
 var headOfRows = []string{
 	"workload", "engine", "rate", "rate, ratio to off", "notifications/packet", "change against off", "notifications/s",
-	"guest interrupts/s", "CPU", "latency", "avg latency, ratio to off",
+	"for the same work", "guest interrupts/s", "CPU", "latency", "avg latency, ratio to off",
 }
 
 func cells(rows []row) (table [][]string) {
@@ -132,26 +134,31 @@ func cells(rows []row) (table [][]string) {
 	return table
 }
 
-func (r row) cells() []string {
-	name := r.Name
+// title is the workload's name, with a mark if there is nothing to leave out.
+func (r row) title() string {
 	if r.few {
-		name += " †"
+		return r.Name + " †"
 	}
+	return r.Name
+}
+
+func (r row) cells() []string {
 	if r.rate.N == 0 {
-		return []string{name, r.variant, "failed", "", "", "", "", "", "", "", ""}
+		return append([]string{r.title(), r.variant, "failed"}, make([]string, len(headOfRows)-3)...)
 	}
 	lat := ""
 	if r.latencyAvg.N > 0 {
 		lat = fmt.Sprintf("%.0f / %s / %s / %s", r.latencyAvg.Median, known(r.latency50), known(r.latency99), known(r.l999))
 	}
 	list := []string{
-		name, r.variant, significant(r.rate.Median) + " " + r.unit, r.ratio.text(),
+		r.title(), r.variant, significant(r.rate.Median) + " " + r.unit, r.ratio.text(),
 		fmt.Sprintf("%.4f", r.perPacket.Median), r.change.percentText(), fmt.Sprintf("%.0f", r.notifications.Median),
+		r.workChange.percentText(),
 		fmt.Sprintf("%.0f", r.interrupts.Median), fmt.Sprintf("%.0f %%, %s us", 100*r.cpu.Median, significant(r.cpuPerPacket.Median)),
 		lat, r.latencyRatio.text(),
 	}
 	if r.variant == baseline {
-		list[3], list[5], list[10] = "", "", "" // of itself
+		list[3], list[5], list[7], list[11] = "", "", "", "" // of itself
 	}
 	return list
 }

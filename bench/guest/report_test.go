@@ -31,7 +31,7 @@ func TestSpread(t *testing.T) {
 func measured(variant string, round int, rate, perPacket float64) sample {
 	return sample{
 		Workload: "udp-rx-16", Variant: variant, Round: round, Rate: rate, Unit: "packets/s", CPU: 0.5,
-		RX: flow{Packets: rate, Calls: rate * perPacket, CallsPerPacket: perPacket},
+		RX: flow{Packets: rate, Calls: rate * perPacket, CallsPerPacket: perPacket}, TX: flow{Calls: rate * 0.1},
 	}
 }
 
@@ -63,6 +63,10 @@ func TestRows(t *testing.T) {
 		t.Errorf("%+v", adaptive.ratio)
 	}
 	if c := adaptive.change; math.Abs(c.Min+0.8) > 1e-9 || math.Abs(c.Max+0.75) > 1e-9 {
+		t.Errorf("%+v", c)
+	}
+	// With half a notification and that of the other direction for each packet.
+	if c := adaptive.workChange; math.Abs(c.Min+(1-0.2/0.6)) > 1e-9 || math.Abs(c.Max+(1-0.2/0.5)) > 1e-9 {
 		t.Errorf("%+v", c)
 	}
 	if want := 1e6 * 0.5 / 1100; math.Abs(adaptive.cpuPerPacket.Max-1e6*0.5/1100) > 1e-9 {

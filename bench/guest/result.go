@@ -126,7 +126,9 @@ type row struct {
 	// perPacket is notifications per packet of the workload's direction, and change
 	// by how much that is more or less than with `off` in the same round: -1 for
 	// none at all.
-	perPacket, change                spread
+	perPacket, change spread
+	// workChange is that of notifications of both directions for the same work.
+	workChange                       spread
 	notifications, kicks, interrupts spread
 	// cpu is the share of a processor, and cpuPerPacket its time in microseconds.
 	cpu, cpuPerPacket                      spread
@@ -196,6 +198,7 @@ func rowOf(samples []sample, base map[int]sample, i workloadInfo) row {
 		c.add(s, b, compare, i.Direction)
 	}
 	r.rate, r.ratio, r.perPacket, r.change = spreadOf(c.rate), spreadOf(c.ratio), spreadOf(c.perPacket), spreadOf(c.change)
+	r.workChange = spreadOf(c.workChange)
 	r.notifications, r.kicks = spreadOf(c.notifications), spreadOf(c.kicks)
 	r.interrupts, r.cpu, r.cpuPerPacket = spreadOf(c.interrupts), spreadOf(c.cpu), spreadOf(c.cpuPerPacket)
 	r.latencyRatio, r.latencyAvg = spreadOf(c.latencyRatio), spreadOf(c.avg)
@@ -206,7 +209,7 @@ func rowOf(samples []sample, base map[int]sample, i workloadInfo) row {
 // columns are the values behind a row.
 type columns struct {
 	rate, ratio, perPacket, change, notifications, kicks, interrupts, cpu, cpuPerPacket []float64
-	latencyRatio, avg, p50, p99, p999                                                   []float64
+	workChange, latencyRatio, avg, p50, p99, p999                                       []float64
 }
 
 func (c *columns) add(s, base sample, compare bool, direction string) {
@@ -231,6 +234,9 @@ func (c *columns) add(s, base sample, compare bool, direction string) {
 	}
 	if base.Rate > 0 {
 		c.ratio = append(c.ratio, s.Rate/base.Rate)
+		if old := base.perWork(); old > 0 && s.Rate > 0 {
+			c.workChange = append(c.workChange, s.perWork()/old-1)
+		}
 	}
 	if b := base.flow(direction); b.CallsPerPacket > 0 {
 		c.change = append(c.change, f.CallsPerPacket/b.CallsPerPacket-1)
@@ -239,6 +245,9 @@ func (c *columns) add(s, base sample, compare bool, direction string) {
 		c.latencyRatio = append(c.latencyRatio, s.Latency.Avg/base.Latency.Avg)
 	}
 }
+
+// perWork is notifications of both directions for each unit of the rate.
+func (s sample) perWork() float64 { return (s.RX.Calls + s.TX.Calls) / s.Rate }
 
 // flow is what the device did in a workload's direction.
 func (s sample) flow(direction string) flow {

@@ -16,7 +16,7 @@ A ratio of latency below 1 is better than ` + "`off`" + `.
 `
 
 var headOfSummary = []string{
-	"lane", "engine", "notifications/packet, bulk", "where there are some to cut", "throughput, bulk", "requests/s", "ping-pong latency",
+	"lane", "engine", "notifications/packet, bulk", "where there are some to cut", "for the same work, bulk", "throughput, bulk", "requests/s", "ping-pong latency",
 }
 
 // summarizeLanes writes a row for each lane and engine.
@@ -54,6 +54,7 @@ func summaryOf(lane string, rows []row) (table [][]string) {
 		table = append(table, []string{
 			lane, v, over(change, bulk).percentText(),
 			over(change, func(r row) bool { return bulk(r) && !r.few }).percentText(),
+			over(func(r row) spread { return r.workChange }, bulk).percentText(),
 			over(ratio, func(r row) bool { return bulk(r) && !r.Paced }).text(),
 			over(ratio, func(r row) bool { return r.Kind == kindRequests }).text(),
 			over(func(r row) spread { return r.latencyRatio }, func(r row) bool { return r.Kind == kindPingPong }).text(),
