@@ -92,7 +92,7 @@ func TestRun(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "out")
 	var out, progress bytes.Buffer
 	o := &options{
-		Rows: "built-in/.*/64/", Out: dir, Launches: 1, Windows: 2, Duration: 5 * time.Millisecond, Vhostnet: self(t),
+		Rows: "built-in/.*/64/", Out: dir, Launches: 1, Tries: 4, Windows: 2, Duration: 5 * time.Millisecond, Vhostnet: self(t),
 		Cores: []int{0, 1}, NoPeers: true,
 	}
 	if err := o.Run(&streams{ctx: t.Context(), out: &out, err: &progress}); err != nil {
@@ -135,7 +135,7 @@ func TestRun(t *testing.T) {
 func TestRunFails(t *testing.T) {
 	var out bytes.Buffer
 	o := &options{
-		Rows: "built-in/echo/64/polling", Launches: 1, Windows: 1, Duration: time.Millisecond,
+		Rows: "built-in/echo/64/polling", Launches: 1, Tries: 4, Windows: 1, Duration: time.Millisecond,
 		Vhostnet: map[string]string{"none": "/nowhere"}, Cores: []int{0, 0}, NoPeers: true,
 	}
 	err := o.Run(&streams{ctx: t.Context(), out: &out, err: &bytes.Buffer{}})
@@ -146,7 +146,7 @@ func TestRunFails(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	good := func() *options {
-		return &options{Launches: 1, Windows: 1, Duration: 1, Cores: []int{0, 1}}
+		return &options{Launches: 1, Tries: 4, Windows: 1, Duration: 1, Cores: []int{0, 1}}
 	}
 	for name, c := range map[string]struct {
 		change func(o *options)
@@ -159,6 +159,7 @@ func TestCheck(t *testing.T) {
 		"no expression":  {func(o *options) { o.Rows = "(" }, 0},
 		"no launches":    {func(o *options) { o.Launches = 0 }, 0},
 		"no windows":     {func(o *options) { o.Windows = 0 }, 0},
+		"no tries":       {func(o *options) { o.Tries = 0 }, 0},
 		"no time":        {func(o *options) { o.Duration = 0 }, 0},
 		"one processor":  {func(o *options) { o.Cores = []int{0} }, 0},
 		"negative":       {func(o *options) { o.Cores = []int{-1, 0} }, 0},

@@ -149,16 +149,12 @@ func (c *comparison) launch(ctx context.Context, number int, r row, to *rowResul
 	return nil
 }
 
-const (
-	// disturbance is the share of a window that other programs may have had.
-	disturbance = 0.05
-	// tries is how often a window is measured for want of an undisturbed one.
-	tries = 4
-)
+// disturbance is the share of a window that other programs may have had.
+const disturbance = 0.05
 
 // quietly measures until other programs have kept away, or for a while.
 func (c *comparison) quietly(ctx context.Context, b *contender) (w peer.Window, waited float64, err error) {
-	for range tries {
+	for range c.o.Tries {
 		w, waited, err = b.window(ctx, c.o.WarmUp, c.o.Duration)
 		if err != nil || waited <= disturbance {
 			break

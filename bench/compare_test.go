@@ -96,7 +96,7 @@ func quietMachine(r *report) {
 
 // TestCompare: turns, ratios of the same turn, and a back-end that fails.
 func TestCompare(t *testing.T) {
-	o := &options{Launches: 1, Windows: 3, Duration: time.Second, Quick: true}
+	o := &options{Launches: 1, Tries: 4, Windows: 3, Duration: time.Second, Quick: true}
 	f := &fakeRow{}
 	// More rates than windows: one that is disturbed is measured again.
 	f.add(netVhost, slices.Repeat([]float64{100}, 12)...)
@@ -136,7 +136,7 @@ func TestCompareEnds(t *testing.T) {
 	f := &fakeRow{}
 	f.add(netVhost, 0)
 	cancel()
-	o := &options{Launches: 1, Windows: 1, Duration: time.Second}
+	o := &options{Launches: 1, Tries: 4, Windows: 1, Duration: time.Second}
 	c := &comparison{o: o, open: f.open, progress: io.Discard, report: newReport(o, nil)}
 	if err := c.run(ctx, []row{testRow}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)

@@ -22,6 +22,7 @@ type options struct {
 	Windows  int               `help:"Measurements of each back-end in a launch." default:"7"`
 	Duration time.Duration     `help:"How long each takes." default:"400ms"`
 	WarmUp   time.Duration     `help:"How long traffic runs before each." default:"100ms"`
+	Tries    int               `help:"How often a window is measured for want of one in which no other program takes a core." default:"4"`
 	Vhostnet map[string]string `help:"Measure these programs instead of one built from this tree." placeholder:"NAME=PATH"`
 	Cores    []int             `help:"The front-end's processor and the back-end's." default:"0,1"`
 	Nice     int               `help:"Priority of front-ends and back-ends, -20 (highest) to 19; higher than 0 keeps other programs of the machine away." default:"0"`
@@ -84,10 +85,11 @@ func (o *options) Run(s *streams) (err error) {
 // check returns the rows to measure.
 func (o *options) check() ([]row, error) {
 	if o.Quick {
-		o.Launches, o.Windows, o.Duration, o.WarmUp = 1, 3, 200*time.Millisecond, 50*time.Millisecond
+		o.Launches, o.Windows, o.Tries, o.Duration, o.WarmUp = 1, 3, 1, 200*time.Millisecond, 50*time.Millisecond
 	}
-	if o.Launches < 1 || o.Windows < 1 || o.Duration <= 0 {
-		return nil, fmt.Errorf("%d launches of %d windows of %v: want at least one of some length", o.Launches, o.Windows, o.Duration)
+	if o.Launches < 1 || o.Windows < 1 || o.Tries < 1 || o.Duration <= 0 {
+		return nil, fmt.Errorf("%d launches of %d windows of %v, %d tries: want at least one of some length",
+			o.Launches, o.Windows, o.Duration, o.Tries)
 	}
 	if len(o.Cores) != 2 || o.Cores[0] < 0 || o.Cores[1] < 0 {
 		return nil, fmt.Errorf("cores %v: want two numbers, or one twice", o.Cores)
