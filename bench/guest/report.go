@@ -22,6 +22,18 @@ change is the median of these comparisons, with [min–max] of all rounds. Other
 - Ranges tell how much a difference is worth: where they include 1, or 0 %, there may be none.
 `
 
+// laneNotes are what is special in a lane.
+var laneNotes = map[string]string{
+	"native": "There is no virtual machine: a notification costs neither an exit nor an injected interrupt, only the wake-up of a thread. " +
+		"The guest and its programs have one processor, vhostnet and the host's programs the other.",
+	"uml": "User-Mode Linux does not notice a notification that comes in the moment in which it goes to sleep until its next timer interrupt, " +
+		"up to tens of milliseconds later. Loads with pauses stall at random because of that, `raw-rx-60` most of all, " +
+		"and an engine gains by notifying at other moments.",
+	"netdev": "The guest's processor is emulated (TCG) and nearly always what is slowest. QEMU answers the control queue itself, " +
+		"so the guest's own moderation does not reach the device.",
+	"test-device": "The guest's processor is emulated (TCG) and nearly always what is slowest.",
+}
+
 // section is a table of a lane.
 type section struct {
 	title, text string
@@ -58,6 +70,9 @@ func (r *laneReport) markdown(w *strings.Builder) {
 		fmt.Fprintf(w, "%s\n\n", r.Title)
 	}
 	r.describe(w)
+	if note := laneNotes[r.Lane]; note != "" {
+		fmt.Fprintf(w, "- %s\n", note)
+	}
 	fmt.Fprintf(w, "\n![rate and notifications per packet, against off](guest-%s.svg)\n", r.Lane)
 	rows := rowsOf(r.Samples, r.info)
 	for _, s := range sections {

@@ -90,6 +90,14 @@ func TestSections(t *testing.T) {
 	}
 }
 
+func TestLaneNotes(t *testing.T) {
+	for _, lane := range laneNames {
+		if text := markdown([]*laneReport{{Lane: lane}}); !strings.Contains(text, "\n- "+laneNotes[lane]+"\n") || laneNotes[lane] == "" {
+			t.Errorf("%s: %s", lane, text)
+		}
+	}
+}
+
 // Variations are of their own name, and only where they make a difference.
 func TestVariations(t *testing.T) {
 	if o := pktgen().orphaned(); o.name != "pktgen-tx-60-orphan" || !o.guest.orphan || !slices.Equal(o.lanes, []string{"netdev", "test-device"}) {
