@@ -23,8 +23,9 @@ func pktgen() workload {
 }
 
 // pktgenScript sends to an address of nobody, so that the host answers nothing.
-// The generator runs until the process that started it gets a signal. It does not
-// know the device by name after the driver was loaded anew.
+// The generator runs until the process that started it gets a signal, and has its
+// result a little later. It does not know the device by name after the driver was
+// loaded anew.
 const pktgenScript = `modprobe pktgen 2>/dev/null
 cd /proc/net/pktgen && echo rem_device_all > kpktgend_0 && echo add_device eth0 > kpktgend_0 || exit 1
 for line in "count 0" "clone_skb 0" "pkt_size %d" "delay 0" "dst 10.77.0.9" "dst_mac 02:00:00:00:00:99"; do
@@ -33,6 +34,7 @@ done
 sh -c 'echo start > pgctrl' & starter=$!
 sleep %.1f
 kill $starter; wait $starter
+n=0; while grep -q 'Result: Starting' eth0 && [ $n -lt 30 ]; do n=$((n+1)); sleep 0.1; done
 cat eth0`
 
 var pktgenResult = regexp.MustCompile(`(?s)Result: OK: (\d+)\(c\d+\+d\d+\) usec, (\d+) \(\d+byte,\d+frags\)\s+(\d+)pps .*?errors: (\d+)`)
