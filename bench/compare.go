@@ -15,6 +15,8 @@ type contender struct {
 	name string
 	back peer.BackEnd
 	peer.FrontEnd
+	// cores are the front-end's processor and the back-end's.
+	cores [2]int
 	// network is the back-end's own, nil if it has none. It is closed after both.
 	network *peer.Network
 	// host: what the front-end sends has to come to the network's socket.
@@ -33,18 +35,14 @@ func (c *contender) Close() error {
 	return errors.Join(append(errs, c.network.Close())...)
 }
 
-// window measures once. waited is the larger of the shares of the time in which
-// other programs had the front-end's processor or the back-end's.
-func (c *contender) window(ctx context.Context, warmUp, length time.Duration) (w peer.Window, waited float64, err error) {
-	if err := c.back.Resume(ctx); err != nil {
-		return peer.Window{}, 0, err
-	}
-	defer func() { err = errors.Join(err, c.back.Pause(ctx)) }()
+// window measures once. others is the share of the time in which other programs had
+// the front-end's processor or the back-end's, the larger of the two.
+func (c *contender) window(ctx context.Context, warmUp, length time.Duration) (w peer.Window, others float64, err error) {
 	before, err := c.look()
 	if err != nil {
 		return peer.Window{}, 0, err
 	}
-	if w, err = c.Measure(ctx, warmUp, length, c.back.PID()); err != nil {
+	if w, err = c.measure(ctx, warmUp, length); err != nil {
 		return w, 0, err
 	}
 	after, err := c.look()
@@ -55,34 +53,59 @@ func (c *contender) window(ctx context.Context, warmUp, length time.Duration) (w
 	if got := float64(after.arrived - before.arrived); c.host && got < arrival*w.Packets {
 		return w, 0, fmt.Errorf("the host has got %.0f of %.0f packets", got, w.Packets)
 	}
-	waited = float64(max(after.front-before.front, after.back-before.back)) / float64(after.at.Sub(before.at))
-	return w, waited, nil
+	return w, c.othersBetween(before, after), nil
+}
+
+func (c *contender) measure(ctx context.Context, warmUp, length time.Duration) (w peer.Window, err error) {
+	if err := c.back.Resume(ctx); err != nil {
+		return peer.Window{}, err
+	}
+	defer func() { err = errors.Join(err, c.back.Pause(ctx)) }()
+	return c.Measure(ctx, warmUp, length, c.back.PID())
 }
 
 // arrival is the least share of packets that have to arrive at the host.
 const arrival = 0.95
 
-// state is what can be seen of a contender from outside.
+// state is what can be seen of a contender from outside while it is idle.
 type state struct {
 	at time.Time
-	// front and back are how long the processes have waited for a processor.
+	// front and back are the processor time of the processes.
 	front, back time.Duration
+	// idle is how long each processor has been idle.
+	idle map[int]time.Duration
 	// arrived are packets at the host.
 	arrived uint64
 }
 
 func (c *contender) look() (s state, err error) {
 	s.at = time.Now()
-	if s.front, err = peer.Waited(c.PID()); err != nil {
+	if s.front, err = peer.CPUTime(c.PID()); err != nil {
 		return s, err
 	}
-	if s.back, err = peer.Waited(c.back.PID()); err != nil {
+	if s.back, err = peer.CPUTime(c.back.PID()); err != nil {
+		return s, err
+	}
+	if s.idle, err = peer.Idle(); err != nil {
 		return s, err
 	}
 	if c.host {
 		s.arrived, err = c.network.Datagrams()
 	}
 	return s, err
+}
+
+// othersBetween returns the share of the time in which the contender's processors
+// were neither idle nor the contender's: other programs had them, or other machines.
+func (c *contender) othersBetween(a, b state) float64 {
+	ours := map[int]time.Duration{}
+	ours[c.cores[0]] += b.front - a.front
+	ours[c.cores[1]] += b.back - a.back
+	took, most := b.at.Sub(a.at), time.Duration(0)
+	for core, own := range ours {
+		most = max(most, took-own-(b.idle[core]-a.idle[core]))
+	}
+	return float64(most) / float64(took)
 }
 
 // comparison runs rows.
@@ -115,6 +138,11 @@ func (c *comparison) run(ctx context.Context, rows []row) error {
 // launch measures a row's back-ends in turns. A back-end that fails is out for the
 // rest of the launch; only an interruption is an error.
 func (c *comparison) launch(ctx context.Context, number int, r row, to *rowResult) (err error) {
+	ns, err := distance([2]int(c.o.Cores), distanceBlocks)
+	if err != nil {
+		return err
+	}
+	to.Distances = append(to.Distances, ns)
 	list, failed := c.open(ctx, r)
 	defer func() {
 		for _, b := range list {
@@ -134,7 +162,7 @@ func (c *comparison) launch(ctx context.Context, number int, r row, to *rowResul
 			if out[b] {
 				continue
 			}
-			w, waited, err := c.quietly(ctx, b)
+			w, others, err := c.quietly(ctx, b)
 			switch {
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
@@ -142,23 +170,27 @@ func (c *comparison) launch(ctx context.Context, number int, r row, to *rowResul
 				c.report.fail(r, b.name, err)
 				out[b] = true
 			default:
-				to.add(b.name, sample{turn{number, n}, w, waited})
+				to.add(b.name, sample{turn{number, n}, w, others})
 			}
 		}
 	}
 	return nil
 }
 
-// disturbance is the share of a window that other programs may have had.
-const disturbance = 0.05
+// distanceBlocks make some ten milliseconds.
+const distanceBlocks = 200
+
+// disturbance is the share of a window that other programs may have had; half as
+// much can be an error of the measurement, for which see [peer.Idle].
+const disturbance = 0.1
 
 // quietly measures until other programs have kept away, or for a while.
-func (c *comparison) quietly(ctx context.Context, b *contender) (w peer.Window, waited float64, err error) {
+func (c *comparison) quietly(ctx context.Context, b *contender) (w peer.Window, others float64, err error) {
 	for range c.o.Tries {
-		w, waited, err = b.window(ctx, c.o.WarmUp, c.o.Duration)
-		if err != nil || waited <= disturbance {
+		w, others, err = b.window(ctx, c.o.WarmUp, c.o.Duration)
+		if err != nil || others <= disturbance {
 			break
 		}
 	}
-	return w, waited, err
+	return w, others, err
 }

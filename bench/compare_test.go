@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -88,7 +89,7 @@ func quietMachine(r *report) {
 	for _, w := range r.Rows {
 		for _, b := range w.BackEnds {
 			for i := range b.Samples {
-				b.Samples[i].Waited = 0
+				b.Samples[i].Others = 0
 			}
 		}
 	}
@@ -96,7 +97,7 @@ func quietMachine(r *report) {
 
 // TestCompare: turns, ratios of the same turn, and a back-end that fails.
 func TestCompare(t *testing.T) {
-	o := &options{Launches: 1, Tries: 4, Windows: 3, Duration: time.Second, Quick: true}
+	o := &options{Launches: 1, Tries: 4, Cores: []int{0, 0}, Windows: 3, Duration: time.Second, Quick: true}
 	f := &fakeRow{}
 	// More rates than windows: one that is disturbed is measured again.
 	f.add(netVhost, slices.Repeat([]float64{100}, 12)...)
@@ -136,7 +137,7 @@ func TestCompareEnds(t *testing.T) {
 	f := &fakeRow{}
 	f.add(netVhost, 0)
 	cancel()
-	o := &options{Launches: 1, Tries: 4, Windows: 1, Duration: time.Second}
+	o := &options{Launches: 1, Tries: 4, Cores: []int{0, 0}, Windows: 1, Duration: time.Second}
 	c := &comparison{o: o, open: f.open, progress: io.Discard, report: newReport(o, nil)}
 	if err := c.run(ctx, []row{testRow}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
@@ -160,5 +161,32 @@ func TestArrival(t *testing.T) {
 	}
 	if err := c.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestOthers: what others had of the busier of two processors, or of one that is
+// shared.
+func TestOthers(t *testing.T) {
+	at := time.Now()
+	a := state{at: at, front: 10, back: 20, idle: map[int]time.Duration{0: 1000, 1: 2000, 2: 0}}
+	b := state{at: at.Add(1000), front: 510, back: 420, idle: map[int]time.Duration{0: 1400, 1: 2500, 2: 1000}}
+	for cores, want := range map[[2]int]float64{{0, 1}: 0.1, {1, 0}: 0.2, {0, 2}: 0.1, {2, 2}: 0, {1, 1}: 0} {
+		if got := (&contender{cores: cores}).othersBetween(a, b); got != want {
+			t.Errorf("processors %v: %v, want %v", cores, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	if ns, err := distance([2]int{0, 0}, 10); ns != 0 || err != nil {
+		t.Errorf("to itself: %v ns, %v", ns, err)
+	}
+	if _, err := distance([2]int{0, 1000}, 10); err == nil {
+		t.Error("there are not that many processors")
+	}
+	if runtime.NumCPU() > 1 {
+		if ns, err := distance([2]int{0, 1}, 10); ns <= 0 || err != nil {
+			t.Errorf("%v ns, %v", ns, err)
+		}
 	}
 }

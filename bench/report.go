@@ -47,19 +47,20 @@ type turn struct {
 type sample struct {
 	turn
 	peer.Window
-	// Waited is the share of the time in which other programs had a processor that
-	// was wanted.
-	Waited float64 `json:"waited"`
+	// Others is the share of the time in which others had one of the processors.
+	Others float64 `json:"others"`
 }
 
-func (s sample) disturbed() bool { return s.Waited > disturbance }
+func (s sample) disturbed() bool { return s.Others > disturbance }
 
 func (s sample) rate() float64 { return s.Packets / s.Seconds }
 
 // rowResult is the outcome of a row.
 type rowResult struct {
 	row
-	Reference string           `json:"reference"`
+	Reference string `json:"reference"`
+	// Distances are nanoseconds from processor to processor, of each launch.
+	Distances []float64        `json:"core_to_core_ns"`
 	BackEnds  []*backEndResult `json:"back_ends"`
 }
 
@@ -146,7 +147,7 @@ func (r *report) finish() {
 	}
 	if disturbed > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf(
-			"other programs had a core for more than %.0f %% of %d of %d windows; those count only in rows that have no others",
+			"others had a core for more than %.0f %% of %d of %d windows; those count only in rows that have no others",
 			100*disturbance, disturbed, all))
 	}
 }
@@ -237,6 +238,13 @@ func (r *report) markdown(out io.Writer) error {
 	}
 	fmt.Fprintf(w, ". %d launches of %d windows of %g s, in turns; median [range].\n", r.Launches, r.Windows, r.Seconds)
 	fmt.Fprintf(w, "\nThe ratio is of packets per second in windows of the same turn, to the first back-end of the row.\n")
+	var ns []float64
+	for _, o := range r.Rows {
+		ns = append(ns, o.Distances...)
+	}
+	if d := spreadIf(ns); d != nil {
+		fmt.Fprintf(w, "A cache line takes %s ns from core to core.\n", d.cell("%.0f", true))
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "Note: %s.\n", n)
 	}

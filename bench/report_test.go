@@ -36,8 +36,8 @@ func rated(rate float64) peer.Window {
 func TestRatios(t *testing.T) {
 	r := &report{Rows: []*rowResult{newRowResult(testRow)}}
 	w := r.Rows[0]
-	add := func(name string, launch, window int, rate, waited float64) {
-		w.add(name, sample{turn{launch, window}, rated(rate), waited})
+	add := func(name string, launch, window int, rate, others float64) {
+		w.add(name, sample{turn{launch, window}, rated(rate), others})
 	}
 	add(netVhost, 0, 0, 100, 0)
 	add("other", 0, 0, 50, 0) // 0.5
@@ -85,6 +85,7 @@ func TestMarkdown(t *testing.T) {
 		Rows: []*rowResult{newRowResult(testRow)}, PeerVersions: map[string]string{"passt": "2", "DPDK": "1"},
 		Notes: []string{"a note"}, Failures: []string{"a failure"},
 	}
+	r.Rows[0].Distances = []float64{50, 90, 40}
 	r.Rows[0].add(netVhost, sample{Window: rated(2e6)})
 	uncounted := rated(3e6)
 	uncounted.Counted = false
@@ -95,7 +96,7 @@ func TestMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"; DPDK 1; passt 2.", "Note: a note.\n", "Not measured: a failure.\n",
+		"A cache line takes 50 [40-90] ns from core to core.\n", "; DPDK 1; passt 2.", "Note: a note.\n", "Not measured: a failure.\n",
 		"| built-in | echo | 64 B | polling | net_vhost | 2000 [2000-2000] | - | 0.1000 | 0.0500 | 250 |\n",
 		"| built-in | echo | 64 B | polling | vhostnet | 3000 [3000-3000] | 1.50 [1.50-1.50] | - | - | 167 |\n",
 	} {

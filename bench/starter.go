@@ -172,7 +172,7 @@ func (s *starter) open(ctx context.Context, r row) (list []*contender, failed ma
 
 // contender starts one. What it returns with an error is to be closed.
 func (s *starter) contender(ctx context.Context, r row, name string) (*contender, error) {
-	c := &contender{name: name}
+	c := &contender{name: name, cores: [2]int{s.front.Core, s.back.Core}}
 	s.seq++
 	dir := filepath.Join(s.dir, strconv.Itoa(s.seq))
 	if err := os.Mkdir(dir, 0o777); err != nil {

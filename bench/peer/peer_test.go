@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -159,9 +160,6 @@ func TestDaemon(t *testing.T) {
 	if err != nil || cpu <= 0 || cpu > patience {
 		t.Errorf("processor time %v, %v", cpu, err)
 	}
-	if d, err := Waited(b.PID()); err != nil || d < 0 {
-		t.Errorf("waited %v, %v", d, err)
-	}
 	if err := errors.Join(b.Resume(t.Context()), b.Pause(t.Context()), b.Close()); err != nil {
 		t.Error(err)
 	}
@@ -170,9 +168,6 @@ func TestDaemon(t *testing.T) {
 	}
 	if _, err := CPUTime(b.PID()); err == nil {
 		t.Error("a process that has ended has processor time")
-	}
-	if _, err := Waited(b.PID()); err == nil {
-		t.Error("a process that has ended waits")
 	}
 	if _, err := Daemon(t.Context(), "fake", fake(t.Context(), "daemon", ""), "", here); err == nil || !strings.Contains(err.Error(), "no path") {
 		t.Errorf("ended: %v", err)
@@ -209,14 +204,23 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-func TestRunDelay(t *testing.T) {
-	if d, err := runDelay("8589662 5865757 26\n"); d != 5865757 || err != nil {
-		t.Errorf("%v, %v", d, err)
+func TestIdle(t *testing.T) {
+	const text = `cpu  1 2 3 4 5 6 7 8 9 10
+cpu0 10 20 30 400 50 6 7 8 9 10
+cpu12 1 1 1 7 0 1 1
+intr 1 2 3
+`
+	got, err := idle(text)
+	if want := map[int]time.Duration{0: 4500 * time.Millisecond, 12: 70 * time.Millisecond}; err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v", got, err)
 	}
-	for _, bad := range []string{"", "1", "1 x 2"} {
-		if _, err := runDelay(bad); err == nil {
+	for _, bad := range []string{"cpu0 1 2 3 4", "cpux 0 0 1 5 6 7", "cpu0 1 2 3 x 5 6", "cpu0 1 2 3 4 x 6"} {
+		if _, err := idle(bad); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}
+	}
+	if cores, err := Idle(); err != nil || len(cores) == 0 {
+		t.Errorf("%v, %v", cores, err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -140,41 +139,41 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// Waited returns how long the threads of a process have been runnable without
-// running: what other programs took from it. It is 0 on a kernel that does not
-// account for that.
-func Waited(pid int) (time.Duration, error) {
-	tasks := fmt.Sprintf("/proc/%d/task", pid)
-	list, err := os.ReadDir(tasks)
+// tick is the unit of /proc/stat, USER_HZ on all of Linux's architectures but one
+// that is not supported.
+const tick = 10 * time.Millisecond
+
+// Idle returns for how long each processor has been idle, by its number, to 20 ms.
+func Idle() (map[int]time.Duration, error) {
+	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
-		return 0, fmt.Errorf("peer: threads of process %d: %w", pid, err)
+		return nil, fmt.Errorf("peer: %w", err)
 	}
-	var sum time.Duration
-	for _, t := range list {
-		b, err := os.ReadFile(filepath.Join(tasks, t.Name(), "schedstat"))
-		if err != nil {
-			continue // the thread, or the whole account, is not there
-		}
-		d, err := runDelay(string(b))
-		if err != nil {
-			return 0, fmt.Errorf("peer: process %d: %w", pid, err)
-		}
-		sum += d
-	}
-	return sum, nil
+	return idle(string(b))
 }
 
-// runDelay reads a schedstat file: nanoseconds run, nanoseconds waited, slices.
-func runDelay(schedstat string) (time.Duration, error) {
-	f := strings.Fields(schedstat)
-	if len(f) < 2 {
-		return 0, fmt.Errorf("schedstat %q", schedstat)
+// idle reads the lines of processors: a name, ticks of user, nice, system, idle,
+// waiting for I/O, and others. Of what is waited for, there is time to do.
+func idle(stat string) (map[int]time.Duration, error) {
+	cores := map[int]time.Duration{}
+	for line := range strings.Lines(stat) {
+		f := strings.Fields(line)
+		if len(f) == 0 || !strings.HasPrefix(f[0], "cpu") || f[0] == "cpu" {
+			continue
+		}
+		core, err := strconv.Atoi(f[0][len("cpu"):])
+		if err != nil || len(f) < 6 {
+			return nil, fmt.Errorf("peer: stat: %q", line)
+		}
+		for _, ticks := range f[4:6] {
+			n, err := strconv.ParseInt(ticks, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("peer: stat: %w", err)
+			}
+			cores[core] += time.Duration(n) * tick
+		}
 	}
-	n, err := strconv.ParseInt(f[1], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("schedstat %q: %w", schedstat, err)
-	}
-	return time.Duration(n), nil
+	return cores, nil
 }
 
 // poll calls f until it returns true, for a while, as long as p lives.
