@@ -17,25 +17,26 @@ type AdaptiveOptions struct {
 
 // adaptive chooses moments, not limits. A notification costs something only when
 // the driver sleeps, so it asks two questions whenever packets are pending for a
-// driver that does: was it woken only just now, and would waiting gather anything?
+// driver that does: is this a stream, and would waiting gather anything?
 //
 // Spacing. The engine sees when the driver's event index moves, so it knows what
 // a notification costs: the shortest time, lately, from one to the movement that
 // says that the driver has woken, looked and gone idle again. Notifications take
 // no more than one part in costShare of the time if they are spacing = costShare *
 // cost apart. This is computed, not searched for, and what it asks for is bounded
-// by the latency budget. A packet waits only if the last notification is no longer
-// ago than that: whoever comes after a longer silence is announced at once. That is
-// why sparse traffic and the first packet of a burst are never delayed, without a
-// classification that could be wrong, and why a driver that keeps itself busy for
-// as long needs no moderation and gets none.
+// by the latency budget. That is how long a packet may wait, unless it comes after
+// a silence of that length: then it is announced at once. That is why sparse
+// traffic and the first packet of a burst are never delayed, without a
+// classification that could be wrong. The silence is of packets, not of
+// notifications: a driver that has worked off a backlog for longer than the spacing
+// has had no notification all the time, and the stream goes on.
 //
 // Worth. The end of a burst is the moment to announce unless more is expected: the
 // wait has to last for worthGaps usual gaps between bursts, or for one if there was
-// enough traffic in the last window, since then it comes in bursts. One that has begun ends
-// with the spacing, with plenty of packets, at the packet limit, or when overGaps
-// usual gaps have brought nothing, since then the burst is over. So the timer is
-// only the upper bound. How many gaps that takes is learnt: see adaptivePatience.
+// enough traffic in the last window, since then it comes in bursts. One that has
+// begun ends with the spacing, at the packet limit, or when overGaps usual gaps have
+// brought nothing, since then the burst is over. So the timer is only the upper
+// bound. How many gaps that takes is learnt: see adaptivePatience.
 //
 // Plenty. What a further packet saves falls with the square of how many there are
 // already, and what it costs, its own delay, does not. So a receive queue's wait
@@ -107,6 +108,7 @@ type adaptive struct {
 	arrived int64 // when packets came last
 	more    bool  // there were more behind them
 	gap     int64 // usual time between bursts, ns
+	pause   int64 // between the last two, ns
 
 	// waiting: limits are above every packet.
 	waiting bool
@@ -199,6 +201,7 @@ func (a *adaptive) Observe(o *Observation) Advice {
 	}
 	if o.Packets != 0 {
 		took := min(now-a.arrived, maxGap)
+		a.pause = took
 		if a.more {
 			// That was no pause, but work.
 			took /= int64(o.Packets)
@@ -314,7 +317,7 @@ func (a *adaptive) advise(o *Observation, now int64) Advice {
 		// There is little to win beyond what is plenty.
 		left = min(left, max(int64(plenty/a.pace), left-left/5))
 	}
-	if a.dir == RX && now-a.notified >= a.spacing {
+	if a.dir == RX && a.pause >= a.spacing {
 		left = 0
 	}
 	switch {

@@ -59,7 +59,7 @@ func checkAgainstOff(t *testing.T, r, off sim.Result) {
 	}
 	// Where the driver sleeps between notifications most of them go away.
 	cut := map[string]float64{
-		"constant-100k": 0.8, "constant-400k": 0.7, "poisson-50k": 0.77, "poisson-200k": 0.8, "on-off": 0.76, "tx-20k": 0.74, "tx-200k": 0.88,
+		"constant-100k": 0.8, "constant-400k": 0.8, "poisson-50k": 0.77, "poisson-200k": 0.8, "on-off": 0.77, "tx-20k": 0.75, "tx-200k": 0.88,
 	}
 	if by, ok := cut[r.Workload]; ok && r.NotificationsPerPacket > (1-by)*off.NotificationsPerPacket {
 		t.Errorf("%s: %.4f notifications a packet, %.4f without", r.Workload, r.NotificationsPerPacket, off.NotificationsPerPacket)

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"math"
 	"slices"
 
@@ -15,11 +14,10 @@ import (
 type meter struct {
 	from, to int64
 	delays   *hdrhistogram.Histogram
-	// bins are those of traffic that changes every step and repeats after cycle of
-	// them.
-	step  int64
-	cycle int
-	bins  []share
+	// bins are the cycle of a traffic that changes every step, all of its
+	// repetitions on top of each other.
+	step int64
+	bins []share
 
 	arrived, lost, taken             uint64 // always
 	packets, dropped                 uint64
@@ -46,48 +44,27 @@ type share struct{ packets, notified uint64 }
 func newMeter(w Workload) *meter {
 	m := &meter{from: w.Warmup, to: w.Duration, step: w.Step, delays: hdrhistogram.New(1, 100*second, 3)}
 	if w.Step > 0 {
-		m.cycle = int(int64(w.Phases) * w.Step / bin)
-		m.bins = make([]share, w.Duration/bin+1)
+		m.bins = make([]share, int64(w.Phases)*w.Step/bin)
 	}
 	return m
 }
 
-// bin returns the one that now is in; nil without steps.
+// bin returns where now is in the traffic's cycle; nil without steps.
 func (m *meter) bin(now int64) *share {
 	if len(m.bins) == 0 {
 		return nil
 	}
-	return &m.bins[min(int(now/bin), len(m.bins)-1)]
-}
-
-// usual returns the sum over the repetitions of what is i bins into a cycle,
-// without the quarter at each end: what happens in one or two of them, such as an
-// engine's trying out something, is not of the step.
-func (m *meter) usual(i int) (sum share) {
-	var all []share
-	for ; i < len(m.bins)-1; i += m.cycle {
-		if int64(i)*bin >= m.from {
-			all = append(all, m.bins[i])
-		}
-	}
-	slices.SortFunc(all, func(a, b share) int { return cmp.Compare(a.ratio(), b.ratio()) })
-	for _, b := range all[len(all)/4 : len(all)-len(all)/4] {
-		sum.packets += b.packets
-		sum.notified += b.notified
-	}
-	return sum
+	return &m.bins[int(now/bin)%len(m.bins)]
 }
 
 // settling returns how long after a step the notifications per packet are where
 // they stay, in nanoseconds, for the slowest of the steps. A fifth of the time
 // that remains may differ: an engine may try out something else now and then.
 func (m *meter) settling() (longest int64) {
-	steps := int(m.step / bin)
-	for first := 0; first < m.cycle; first += steps {
-		phase := make([]share, steps)
-		for i := range phase {
-			phase[i] = m.usual(first + i)
-		}
+	if len(m.bins) == 0 {
+		return 0
+	}
+	for phase := range slices.Chunk(m.bins, int(m.step/bin)) {
 		var end share
 		for _, b := range phase[len(phase)/2:] {
 			end.packets += b.packets

@@ -49,7 +49,7 @@ func TestReplayOfTheSameEngine(t *testing.T) {
 			t.Fatal(name)
 		}
 		w.Duration, w.Warmup = 60_000_000, 0
-		for _, e := range []string{"net-dim", "net-dim:cqe", "rdma-dim", "adaptive", "adaptive:max-latency=120"} {
+		for _, e := range []string{"net-dim", "net-dim:cqe", "rdma-dim", "adaptive", "adaptive:max-latency=40"} {
 			s := engine(t, e, w.Direction)
 			for _, dim := range []bool{false, true} {
 				queues, result := recorded(t, sim.Config{Engine: s, Workload: w, Seed: 9, GuestDIM: dim})
