@@ -294,6 +294,20 @@ func TestDriverEvent(t *testing.T) {
 	if idx, moved := q.DriverEvent(); idx != 5 || moved {
 		t.Errorf("%d, %t", idx, moved)
 	}
+	// Linux puts the index half of its range away while it polls, which says
+	// nothing, and back when it is idle again.
+	for _, away := range []uint16{0x8000, 9, 0xFFF7} {
+		d.setUsedEvent(away)
+		if idx, moved := q.DriverEvent(); idx != 5 || moved {
+			t.Errorf("%d is out of reach, and it is %d, %t", away, idx, moved)
+		}
+	}
+	for _, back := range []uint16{6, 8, 0xFFF8} {
+		d.setUsedEvent(back)
+		if idx, moved := q.DriverEvent(); idx != back || !moved {
+			t.Errorf("%d is within reach, and it is %d, %t", back, idx, moved)
+		}
+	}
 	d = newModel(t, heap(t), 8, split, 0)
 	d.setUsedEvent(5)
 	if idx, moved := d.activate().DriverEvent(); idx != 0 || moved {
