@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vhostnet/vhostnet/bench/peer"
 	"github.com/vhostnet/vhostnet/netdev"
 	qemutest "github.com/vhostnet/vhostnet/qemu-test"
 	"github.com/vhostnet/vhostnet/qemu-test/provision"
@@ -216,7 +217,7 @@ func virtioInterrupts(text string) (sum uint64, err error) {
 }
 
 func (s *machineSite) BackendCPU() (time.Duration, error) {
-	return processTime(s.backend.Process().PID())
+	return peer.CPUTime(s.backend.Process().PID())
 }
 
 func (s *machineSite) Close() {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/bench/peer"
 	"github.com/vhostnet/vhostnet/driver"
 	"github.com/vhostnet/vhostnet/nativeguest"
 	"github.com/vhostnet/vhostnet/netdev"
@@ -222,7 +223,7 @@ func (s *nativeSite) Interrupts(context.Context) (uint64, error) {
 
 // BackendCPU is the processor time of the device's process.
 func (s *nativeSite) BackendCPU() (time.Duration, error) {
-	return processTime(s.backend.Process().PID())
+	return peer.CPUTime(s.backend.Process().PID())
 }
 
 // Close ends everything.

@@ -7,8 +7,6 @@ import (
 	"os/exec"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vhostnet/vhostnet/netdev"
 	qemutest "github.com/vhostnet/vhostnet/qemu-test"
 	"github.com/vhostnet/vhostnet/qemu-test/provision"
@@ -110,19 +108,6 @@ func newSite(ctx context.Context, lane string, assets *provision.Assets, b *bina
 		return newMachineSite(ctx, qemutest.LaneTestDevice, assets, b)
 	}
 	return nil, fmt.Errorf("no lane %q", lane)
-}
-
-// processTime is the processor time that a process has used, by its clock: the
-// ticks in /proc/PID/stat are too coarse for a second and a half.
-func processTime(pid int) (time.Duration, error) {
-	// clock_getcpuclockid(3): the complement of the process, and 2 for the
-	// scheduler's account of all threads.
-	const schedulerClock = 2
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|schedulerClock), &t); err != nil {
-		return 0, fmt.Errorf("processor time of process %d: %w", pid, err)
-	}
-	return time.Duration(t.Nano()), nil
 }
 
 // pause waits, unless the run ends first.

@@ -20,6 +20,16 @@ type apt struct {
 	config string
 }
 
+// bookworm has the packages that this machine's release has.
+func (o Options) bookworm(ctx context.Context, s source) (*apt, error) {
+	return newApt(ctx, filepath.Join(o.Cache, "apt-bookworm"), s, []string{"bookworm"}, o)
+}
+
+// trixie has newer ones, with its backports.
+func (o Options) trixie(ctx context.Context, s source) (*apt, error) {
+	return newApt(ctx, filepath.Join(o.Cache, "apt-trixie"), s, []string{"trixie", "trixie-backports"}, o)
+}
+
 // newApt creates the state and fetches the lists of the suites.
 func newApt(ctx context.Context, dir string, s source, suites []string, o Options) (*apt, error) {
 	for _, program := range []string{"apt-get", "apt-cache", "dpkg-deb"} {

@@ -37,20 +37,16 @@ func EnsureBench(ctx context.Context, o Options) (*Assets, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lock(filepath.Join(a.Cache, "lock"))
+	unlock, err := o.open()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	stamp := filepath.Join(a.Cache, "bench.json")
+	stamp := filepath.Join(o.Cache, "bench.json")
 	if !o.Refresh {
 		if a.Bench = loadBench(stamp); a.Bench != nil {
 			return a, nil
 		}
-	}
-	o.Cache = a.Cache
-	if o.Log == nil {
-		o.Log = func(string, ...any) {}
 	}
 	if a.Bench, err = fillBench(ctx, o); err != nil {
 		return nil, fmt.Errorf("provision: programs of measurements: %w", err)
@@ -63,7 +59,7 @@ func fillBench(ctx context.Context, o Options) (*Bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	stable, err := newApt(ctx, filepath.Join(o.Cache, "apt-bookworm"), source, []string{"bookworm"}, o)
+	stable, err := o.bookworm(ctx, source)
 	if err != nil {
 		return nil, err
 	}

@@ -64,7 +64,7 @@ func fillPeers(ctx context.Context, o Options) (*Peers, error) {
 	if err != nil {
 		return nil, err
 	}
-	stable, err := newApt(ctx, filepath.Join(o.Cache, "apt-bookworm"), source, []string{"bookworm"}, o)
+	stable, err := o.bookworm(ctx, source)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func fillPeers(ctx context.Context, o Options) (*Peers, error) {
 		return nil, err
 	}
 	// The passt of bookworm has no vhost-user.
-	next, err := newApt(ctx, filepath.Join(o.Cache, "apt-trixie"), source, []string{"trixie", "trixie-backports"}, o)
+	next, err := o.trixie(ctx, source)
 	if err != nil {
 		return nil, err
 	}

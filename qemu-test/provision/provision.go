@@ -157,11 +157,11 @@ func fill(ctx context.Context, o Options) (*Assets, error) {
 		return nil, err
 	}
 	a := &Assets{Recipe: recipe, Cache: o.Cache}
-	stable, err := newApt(ctx, filepath.Join(o.Cache, "apt-bookworm"), source, []string{"bookworm"}, o)
+	stable, err := o.bookworm(ctx, source)
 	if err != nil {
 		return nil, err
 	}
-	next, err := newApt(ctx, filepath.Join(o.Cache, "apt-trixie"), source, []string{"trixie", "trixie-backports"}, o)
+	next, err := o.trixie(ctx, source)
 	if err != nil {
 		return nil, err
 	}
