@@ -77,6 +77,7 @@ func FuzzOps(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 2, 3, 4, 5, 6}, uint16(0), true)
 	f.Add([]byte{0, 0, 0, 1, 1, 2, 2, 3, 4, 7, 8, 0, 1, 2, 3, 4}, uint16(65534), false)
 	f.Add([]byte{0, 1, 9, 0, 1, 6, 1, 2, 3, 9, 0, 1}, uint16(32767), true)
+	f.Add([]byte{0, 0, 0, 10, 22, 11, 2, 3, 9, 0, 34, 7, 1, 11, 3, 4}, uint16(65533), true)
 	f.Fuzz(func(t *testing.T, ops []byte, base uint16, event bool) {
 		const n = 8
 		feat := split
@@ -89,7 +90,7 @@ func FuzzOps(f *testing.F) {
 		b := vring.NewBatch(n, 4*n)
 		var open []vring.Chain
 		for _, op := range ops {
-			switch op % 10 {
+			switch op % 12 {
 			case 0: // the driver offers one, if the ring has room
 				if avail-published < n {
 					d.single(avail%n, 72)
@@ -137,6 +138,26 @@ func FuzzOps(f *testing.F) {
 			case 8:
 				d.setUsedEvent(published + uint16(op/10))
 				q.DriverEvent()
+			case 10:
+				var ids [3]uint16
+				var bufs [3][]byte
+				got := q.PopPlain(ids[:1+int(op/10)%3], bufs[:], false)
+				if got > int(avail-popped) || got == 0 && avail != popped {
+					t.Fatalf("popped %d of %d", got, avail-popped)
+				}
+				for i := range got {
+					if ids[i] != popped%n || len(bufs[i]) != 72 {
+						t.Fatalf("chain %d of %d bytes at %d", ids[i], len(bufs[i]), popped)
+					}
+					open = append(open, vring.Chain{ID: ids[i]})
+					popped++
+				}
+			case 11:
+				if len(open) > 0 {
+					q.CompletePlain([]uint16{open[0].ID}, nil)
+					open = open[1:]
+					completed++
+				}
 			case 9: // stop and start again, as a front-end's stop and cont do
 				q.Unpop(len(open))
 				popped -= uint16(len(open))

@@ -74,6 +74,16 @@ type Queue interface {
 	// its WriteLen. The driver sees it only after Publish. Chains are completed
 	// in the order in which they were popped.
 	Complete(c *Chain, written uint32)
+	// PopPlain pops chains as long as they are one buffer each, of which no byte is
+	// in a table or another memory region than its first, which the device may
+	// write to (write) or not (!write), and returns how many: ids[i] is what the
+	// driver calls chain i, bufs[i] its buffer, at most as many as the shorter of
+	// the two. 0 means that Pop has to tell what there is, if there is anything.
+	// bufs are valid as long as the queue keeps its memory map.
+	PopPlain(ids []uint16, bufs [][]byte, write bool) int
+	// CompletePlain is Complete for chains from PopPlain, lens[i] bytes having been
+	// written to that of ids[i], at most its length; lens is nil for none.
+	CompletePlain(ids []uint16, lens []uint32)
 	// Publish makes all completed chains visible with one store.
 	Publish()
 	// Unpublished returns how many chains are completed and not published.

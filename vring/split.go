@@ -152,6 +152,27 @@ func (q *split) Complete(c *Chain, written uint32) {
 	q.flight--
 }
 
+func (q *split) CompletePlain(ids []uint16, lens []uint32) {
+	if q.idle != nil || len(ids) > q.flight {
+		return
+	}
+	elems, mask, done := q.elems, q.mask, q.done
+	for i, id := range ids {
+		at := 2 * uint(done&mask)
+		if at+1 >= uint(len(elems)) {
+			break
+		}
+		n := uint32(0)
+		if i < len(lens) {
+			n = lens[i]
+		}
+		elems[at], elems[at+1] = uint32(id), n
+		done++
+	}
+	q.flight -= int(done - q.done)
+	q.done = done
+}
+
 func (q *split) Publish() {
 	if n := q.done - q.published; n != 0 && q.idle == nil {
 		q.published = q.done
