@@ -42,6 +42,7 @@ test: test-unit test-guest
 test-unit: deps
 	$(GO) test -race -timeout $(TESTTIME) $$($(GO) list ./... | grep -v /qemu-test$$)
 	$(GO) test -run Alloc ./...
+	$(GO) test -run V09 ./faults # races that the detector is too slow for
 
 # The guests of qemu-test, one after the other: they need both cores.
 test-guest: deps guests build

@@ -144,7 +144,7 @@ func (q *queue) publish() {
 	old := q.published
 	q.published = q.next
 	// The store is a full barrier between the index and reading the event index.
-	q.avail.Store32(0, uint32(q.flags)|uint32(q.next)<<16)
+	q.avail.StoreFence32(0, uint32(q.flags)|uint32(q.next)<<16)
 	if q.needKick(old) {
 		q.c.kicks.add(1)
 		binary.NativeEndian.PutUint64(q.word[:], 1)
@@ -269,12 +269,12 @@ func (q *queue) enableCalls(delay uint16) (more bool) {
 
 func (q *queue) setEvent(event uint16) {
 	q.event = event
-	q.avail.Store32(q.usedEvent, uint32(event))
+	q.avail.StoreFence32(q.usedEvent, uint32(event))
 }
 
 func (q *queue) setFlags(flags uint16) {
 	q.flags = flags
-	q.avail.Store32(0, uint32(flags)|uint32(q.published)<<16)
+	q.avail.StoreFence32(0, uint32(flags)|uint32(q.published)<<16)
 }
 
 // drain reads the call eventfd and returns how many notifications it held.

@@ -101,7 +101,7 @@ func TestV09Rearm(t *testing.T) {
 				t.Parallel()
 				c := scripted.Serve(t, port)
 				g := c.Dial(t)
-				g.Hello(more)
+				g.Hello(more | virtio.FeatureInOrder)
 				watch(g, q)
 				plain(g, q)
 				stop := time.Now().Add(2 * time.Second)
@@ -148,7 +148,7 @@ func lonely(g *scripted.Guest, q int, eventIdx bool) error {
 			break
 		}
 		if err := r.WaitCall(scripted.Hang); err != nil {
-			return fmt.Errorf("no call: available %d, used %d, avail event %d: %w", r.Next, r.UsedIdx(), r.AvailEvent(), err)
+			return fmt.Errorf("no call: available %d, used %d, used flags %d, avail event %d: %w", r.Next, r.UsedIdx(), r.UsedFlags(), r.AvailEvent(), err)
 		}
 	}
 	return nil

@@ -183,9 +183,9 @@ func (q *split) Publish() {
 
 // storeUsed stores flags and index of the used ring as the one word that they
 // are. The store is ordered after the elements and before whatever is loaded
-// next, as sync/atomic promises.
+// next.
 func (q *split) storeUsed() {
-	q.used.Store32(offFlags, uint32(q.flags)|uint32(q.published)<<16)
+	q.used.StoreFence32(offFlags, uint32(q.flags)|uint32(q.published)<<16)
 }
 
 func (q *split) Unpublished() int { return int(q.done - q.published) }
