@@ -95,6 +95,9 @@ func (w *worker) receive() bool {
 		return false
 	}
 	r.disableKicks()
+	if n, size := w.receivePlain(); n > 0 {
+		got, bytes, slots, tries = uint64(n), size, n, burst
+	}
 	for ; tries < burst; tries++ {
 		n, ok := w.nextFrame()
 		if !ok {

@@ -35,6 +35,9 @@ func (s *txScratch) start() {
 // transmit moves one burst from the driver to the port and reports whether
 // there was anything.
 func (w *worker) transmit() bool {
+	if w.transmitPlain() {
+		return true
+	}
 	r, s := &w.tx, &w.txs
 	s.batch.Reset()
 	n, err := r.q.Pop(s.batch, burst)
@@ -68,8 +71,17 @@ func (w *worker) transmit() bool {
 	if done == 0 {
 		return false
 	}
+	w.sent(done, sent, bytes, slots, done == n && n < burst)
+	return true
+}
+
+// sent publishes a burst of so many chains that were given back, which took that
+// many slots of the ring, and frames of so many bytes; drained if it took all that
+// the driver had announced.
+func (w *worker) sent(chains int, frames, bytes uint64, slots int, drained bool) {
+	r := &w.tx
 	r.q.Publish()
-	r.c.packets.add(sent)
+	r.c.packets.add(frames)
 	r.c.bytes.add(bytes)
 	if w.pq.FD() < 0 {
 		w.portReady = true
@@ -77,11 +89,10 @@ func (w *worker) transmit() bool {
 	now := nanotime()
 	// Counted are entries given back, dropped ones too: the driver waits for
 	// the buffer, not for the frame.
-	r.observe(now, uint32(done), bytes, slots)
-	s.drained = done == n && n < burst
-	r.consult(now, uint32(done), bytes)
+	r.observe(now, uint32(chains), bytes, slots)
+	w.txs.drained = drained
+	r.consult(now, uint32(chains), bytes)
 	r.relieve(now)
-	return true
 }
 
 // lookTX is what the transmit ring's engine is told of the ring.

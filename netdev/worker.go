@@ -61,8 +61,9 @@ type worker struct {
 	quit         bool
 	done         chan struct{}
 
-	txs txScratch
-	rxs rxScratch
+	txs   txScratch
+	rxs   rxScratch
+	plain plainScratch
 	// current tells the recover path which ring's memory access went wrong.
 	current *ring
 }
@@ -77,6 +78,7 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 		rx: newRing(2*pair, rx), tx: newRing(2*pair+1, tx),
 		hdrLen: virtio.NetHeaderLen, done: make(chan struct{}),
 	}
+	w.plain.port, _ = pq.(port.BurstQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
 	if fd := pq.FD(); fd >= 0 {

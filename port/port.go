@@ -50,6 +50,23 @@ type PortQueue interface {
 	Send(bufs [][]byte) error
 }
 
+// BurstQueue is a queue that can move many frames in a call. It is for plain
+// frames, those that need no virtio-net header: its flags, segmentation type and
+// everything that depends on them would be zero.
+type BurstQueue interface {
+	PortQueue
+	// SendBurst gives frames without a header, each at least an Ethernet header
+	// long, and returns how many it took, in order. Those left may be sent again,
+	// or with Send, which tells what is the matter.
+	SendBurst(frames [][]byte) int
+	// RecvBurst takes frames, one into each of bufs, behind room for a header of
+	// hdr bytes, which it leaves as it is. lens, at least as long as bufs, gets
+	// their lengths, header included. It returns how many frames it took; more
+	// tells whether there can be others, of which the next may not be plain, or
+	// not fit its buffer, so that Recv is to be used.
+	RecvBurst(bufs [][]byte, hdr int, lens []uint32) (n int, more bool)
+}
+
 // Configurer is a port that follows what the driver has accepted.
 type Configurer interface {
 	// Configure sets the size of the virtio-net header, 10 or 12 bytes, and the

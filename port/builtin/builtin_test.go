@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -250,7 +251,38 @@ func TestEchoModel(t *testing.T) {
 		size := rapid.OneOf(rapid.IntRange(26, 200), rapid.IntRange(26, maxFrame), rapid.Just(maxFrame))
 		steps := rapid.IntRange(1, 60).Draw(rt, "steps")
 		for i := range steps {
-			if rapid.IntRange(0, 2).Draw(rt, "op") > 0 {
+			op := rapid.IntRange(0, 5).Draw(rt, "op")
+			if op == 4 {
+				frame := noise[i:][:rapid.IntRange(14, 300).Draw(rt, "frame")]
+				frames := slices.Repeat([][]byte{frame}, rapid.IntRange(1, 9).Draw(rt, "frames"))
+				n := q.(port.BurstQueue).SendBurst(frames)
+				if n != len(frames) && bytesIn+2*maxFrame <= echoBytes && len(model)+9 <= echoFrames {
+					rt.Fatalf("took %d of %d frames beside %d bytes", n, len(frames), bytesIn)
+				}
+				w := slices.Concat(make([]byte, 12), frame[6:12], frame[:6], frame[12:])
+				model = append(model, slices.Repeat([][]byte{w}, n)...)
+				bytesIn += n * len(w)
+				continue
+			}
+			if op == 5 {
+				room := rapid.SampledFrom([]int{20, 100, maxFrame}).Draw(rt, "room")
+				bufs := [][]byte{make([]byte, room), make([]byte, room), make([]byte, room)}
+				var lens [3]uint32
+				n, more := q.(port.BurstQueue).RecvBurst(bufs, 12, lens[:])
+				if n > len(model) || more != (n < len(model)) {
+					rt.Fatalf("%d frames of %d, more %t", n, len(model), more)
+				}
+				for i := range n {
+					w := model[i]
+					if !bytes.Equal(w[:12], make([]byte, 12)) || int(lens[i]) != len(w) || !bytes.Equal(bufs[i][12:len(w)], w[12:]) {
+						rt.Fatalf("frame %d of %d bytes: %d", i, len(w), lens[i])
+					}
+					bytesIn -= len(w)
+				}
+				model = model[n:]
+				continue
+			}
+			if op > 1 {
 				b := noise[i:][:size.Draw(rt, "size")]
 				err := q.Send(split(b, rapid.IntRange(1, 70000).Draw(rt, "piece")))
 				switch {
@@ -286,8 +318,39 @@ func TestEchoModel(t *testing.T) {
 	})
 }
 
+// A source's frames have the same numbers whichever way they are taken.
+func TestSourceBurst(t *testing.T) {
+	for _, size := range []int{60, 64, 127, 128, 129, 1514} {
+		q := must(t, "source", strconv.Itoa(size), 1).Queue(0).(port.BurstQueue)
+		bufs := [][]byte{make([]byte, size+12), make([]byte, size+100), make([]byte, size+11)}
+		var lens [3]uint32
+		bufs[1][3] = 7
+		if n, more := q.RecvBurst(bufs, 12, lens[:]); n != 2 || !more || int(lens[1]) != size+12 || bufs[1][3] != 7 {
+			t.Fatalf("%d frames, more %t, lengths %v", n, more, lens)
+		}
+		one := make([]byte, size+12)
+		if n, err := q.Recv([][]byte{one}); n != size+12 || err != nil {
+			t.Fatal(n, err)
+		}
+		for i, b := range [][]byte{bufs[0], bufs[1], one} {
+			f := bytes.Clone(b[12 : size+12])
+			if seq := binary.BigEndian.Uint64(f[SeqOffset:]); seq != uint64(i) {
+				t.Errorf("frame %d has number %d", i, seq)
+			}
+			binary.BigEndian.PutUint64(f[SeqOffset:], 2)
+			if !bytes.Equal(f, one[12:]) {
+				t.Errorf("frame %d of %d bytes is another one", i, size)
+			}
+		}
+		if n := q.SendBurst(bufs); n != 3 {
+			t.Errorf("took %d frames", n)
+		}
+	}
+}
+
 func TestNoAllocations(t *testing.T) {
 	out, in := split(make([]byte, 72), 36), split(make([]byte, 2048), 128)
+	lens := make([]uint32, len(in))
 	for _, kind := range []string{"null", "source", "echo"} {
 		q := must(t, kind, "", 1).Queue(0)
 		n := testing.AllocsPerRun(6000, func() {
@@ -296,6 +359,8 @@ func TestNoAllocations(t *testing.T) {
 				_ = q.Send(out)
 			}
 			_, _ = q.Recv(in)
+			_ = q.(port.BurstQueue).SendBurst(out[:1])
+			_, _ = q.(port.BurstQueue).RecvBurst(in, 12, lens)
 		})
 		if n != 0 {
 			t.Errorf("%s: %v allocations", kind, n)

@@ -63,8 +63,12 @@ func (e *echo) Reset() error {
 	return nil
 }
 
-// span is where in the buffer a frame lies.
-type span struct{ off, size uint32 }
+// span is where in the buffer a frame lies, its header included, which is zero if
+// it is plain.
+type span struct {
+	off, size uint32
+	plain     bool
+}
 
 // echoQueue is a queue of frames in one buffer that is used round and round,
 // each frame in one piece. It belongs to one worker.
@@ -78,6 +82,8 @@ type echoQueue struct {
 	tail int
 	_    [64]byte // another worker's queue may follow: keep off its cache line
 }
+
+var _ port.BurstQueue = (*echoQueue)(nil)
 
 func newEchoQueue(h *header) *echoQueue {
 	return &echoQueue{header: h, buf: make([]byte, echoBytes), spans: make([]span, echoFrames)}
@@ -127,18 +133,77 @@ func (q *echoQueue) Send(bufs [][]byte) error {
 	for _, b := range bufs {
 		at += copy(f[at:], b)
 	}
-	macs := (*[12]byte)(f[hdr:])
+	answer(f[hdr:])
+	q.push(span{off: uint32(off), size: uint32(n)})
+	return nil
+}
+
+// answer exchanges a frame's addresses.
+func answer(frame []byte) {
+	macs := (*[12]byte)(frame)
 	dst, src := [6]byte(macs[:6]), [6]byte(macs[6:])
 	*(*[6]byte)(macs[:6]), *(*[6]byte)(macs[6:]) = src, dst
+}
 
+// push makes a frame that was placed the last one.
+func (q *echoQueue) push(s span) {
 	i := q.first + q.count
 	if i >= len(q.spans) {
 		i -= len(q.spans)
 	}
-	q.spans[i] = span{uint32(off), uint32(n)}
+	q.spans[i] = s
 	q.count++
-	q.tail = off + n
-	return nil
+	q.tail = int(s.off + s.size)
+}
+
+// pop forgets the first frame.
+func (q *echoQueue) pop() {
+	if q.count--; q.count == 0 {
+		q.reset()
+		return
+	}
+	if q.first++; q.first == len(q.spans) {
+		q.first = 0
+	}
+}
+
+// SendBurst is Send for many plain frames.
+func (q *echoQueue) SendBurst(frames [][]byte) int {
+	hdr := int(q.header.size.Load())
+	for i, b := range frames {
+		n := hdr + len(b)
+		if len(b) < ethHeader || n > maxFrame {
+			return i
+		}
+		off, ok := q.place(n)
+		if !ok {
+			return i
+		}
+		f := q.buf[off : off+n]
+		clear(f[:hdr])
+		f = f[hdr:]
+		copyFrame(f, b)
+		answer(f)
+		q.push(span{uint32(off), uint32(n), true})
+	}
+	return len(frames)
+}
+
+// RecvBurst is Recv for many frames. It ends before one whose header is not zero.
+func (q *echoQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, bool) {
+	i := 0
+	for ; i < len(bufs) && i < len(lens) && q.count > 0; i++ {
+		s := q.spans[q.first]
+		b := bufs[i]
+		if !s.plain || int(s.size) > len(b) || hdr > int(s.size) {
+			break
+		}
+		f := q.buf[s.off : s.off+s.size][hdr:]
+		copyFrame(b[hdr:s.size], f)
+		lens[i] = s.size
+		q.pop()
+	}
+	return i, q.count > 0
 }
 
 func (q *echoQueue) Recv(bufs [][]byte) (int, error) {
@@ -147,12 +212,6 @@ func (q *echoQueue) Recv(bufs [][]byte) (int, error) {
 	}
 	s := q.spans[q.first]
 	n, err := scatter(bufs, q.buf[s.off:s.off+s.size])
-	if q.count--; q.count == 0 {
-		q.reset()
-		return n, err
-	}
-	if q.first++; q.first == len(q.spans) {
-		q.first = 0
-	}
+	q.pop()
 	return n, err
 }

@@ -18,4 +18,8 @@ func Null(queues int) (port.Port, error) {
 
 type nullQueue struct{ sink }
 
+var _ port.BurstQueue = nullQueue{}
+
 func (nullQueue) Recv([][]byte) (int, error) { return 0, port.ErrWouldBlock }
+
+func (nullQueue) RecvBurst([][]byte, int, []uint32) (int, bool) { return 0, false }
