@@ -47,6 +47,8 @@ const (
 	copyBytes   = 2048
 )
 
+var _ port.BurstQueue = (*copyQueue)(nil)
+
 // copySink is the port null, but for a copy of each frame.
 type copySink struct {
 	port.Port
@@ -54,14 +56,14 @@ type copySink struct {
 }
 
 func newCopySink(null port.Port) *copySink {
-	return &copySink{null, copyQueue{PortQueue: null.Queue(0), mem: make([]byte, copyBuffers*copyBytes)}}
+	return &copySink{null, copyQueue{BurstQueue: null.Queue(0).(port.BurstQueue), mem: make([]byte, copyBuffers*copyBytes)}}
 }
 
 func (s *copySink) Queue(int) port.PortQueue { return &s.queue }
 
 // copyQueue copies frames into buffers that it uses one after the other.
 type copyQueue struct {
-	port.PortQueue
+	port.BurstQueue
 	mem  []byte
 	next int
 }
@@ -75,4 +77,28 @@ func (q *copyQueue) Send(bufs [][]byte) error {
 		to = to[copy(to, b):]
 	}
 	return nil
+}
+
+// small is up to which length a frame is copied in pieces, as the built-in ports do.
+const small = 128
+
+func (q *copyQueue) SendBurst(frames [][]byte) int {
+	next := q.next
+	for _, f := range frames {
+		to := q.mem[next : next+copyBytes]
+		if next += copyBytes; next == len(q.mem) {
+			next = 0
+		}
+		n := len(f)
+		if n > small || n < 16 {
+			copy(to, f)
+			continue
+		}
+		for i := 0; i+16 <= n; i += 16 {
+			*(*[16]byte)(to[i:]) = *(*[16]byte)(f[i:])
+		}
+		*(*[16]byte)(to[n-16:]) = *(*[16]byte)(f[n-16:])
+	}
+	q.next = next
+	return len(frames)
 }

@@ -64,6 +64,7 @@ type worker struct {
 	txs   txScratch
 	rxs   rxScratch
 	plain plainScratch
+	poll  poller
 	// current tells the recover path which ring's memory access went wrong.
 	current *ring
 }
@@ -107,11 +108,28 @@ func (w *worker) run() {
 				return
 			}
 		}
-		if w.guarded() || w.rearm() {
+		if w.guarded() {
+			if w.poll.since != 0 {
+				w.poll.worked(nanotime())
+			}
+			continue
+		}
+		if w.look() || w.rearm() {
 			continue
 		}
 		w.sleep()
 	}
+}
+
+// look reports whether to look for work again before going to sleep. What a port
+// with a descriptor has is not seen without a system call, for which it is as well
+// to sleep.
+func (w *worker) look() bool {
+	if w.pq.FD() >= 0 || !w.poll.idle(nanotime()) {
+		return false
+	}
+	w.portReady, w.txBlocked = true, false
+	return true
 }
 
 // guarded runs a burst of each direction. A fault in guest memory, which a
