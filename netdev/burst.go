@@ -96,6 +96,25 @@ func (w *worker) transmitPlain() bool {
 // on transmission.
 const plainHeader = 0
 
+// plainHeaders writes the headers of received frames: all zero but num_buffers, if
+// there is that. Stores to memory that the driver has touched last are what
+// receiving costs, so there are as few as can be.
+func plainHeaders(frames [][]byte, hdr int) {
+	if hdr < virtio.NetHeaderLen {
+		for _, b := range frames {
+			*(*[virtio.NetHeaderLenLegacy]byte)(b) = [virtio.NetHeaderLenLegacy]byte{}
+		}
+		return
+	}
+	for _, b := range frames {
+		if len(b) < virtio.NetHeaderLen {
+			continue // RecvBurst does not
+		}
+		binary.LittleEndian.PutUint64(b, 0)
+		binary.LittleEndian.PutUint32(b[8:], 1<<16) // num_buffers
+	}
+}
+
 // receivePlain is receive for the plain frames at the head of the port's queue. It
 // returns how many there were and their bytes without headers; none may mean that
 // receive has to look.
@@ -119,14 +138,11 @@ func (w *worker) receivePlain() (got int, bytes uint64) {
 	hdr := w.hdrLen
 	bufs, lens := p.bufs[:k], p.lens[:k]
 	got, more := p.port.RecvBurst(bufs, hdr, lens)
-	for i := 0; i < got && i < len(lens) && i < len(bufs); i++ {
-		b := bufs[i]
-		*(*[virtio.NetHeaderLenLegacy]byte)(b) = [virtio.NetHeaderLenLegacy]byte{}
-		if hdr >= virtio.NetHeaderLen {
-			binary.LittleEndian.PutUint16(b[virtio.NetHeaderLenLegacy:], 1) // num_buffers
-		}
-		bytes += uint64(lens[i]) - uint64(hdr)
+	for _, n := range lens[:got] {
+		bytes += uint64(n)
 	}
+	bytes -= uint64(got) * uint64(hdr)
+	plainHeaders(bufs[:got], hdr)
 	clear(bufs)
 	r.q.CompletePlain(p.ids[:got], lens[:got])
 	r.q.Unpop(k - got)

@@ -112,7 +112,9 @@ func copyFrame(dst, src []byte) {
 	for i := 0; i+16 <= n; i += 16 {
 		*(*[16]byte)(dst[i:]) = *(*[16]byte)(src[i:])
 	}
-	*(*[16]byte)(dst[n-16:]) = *(*[16]byte)(src[n-16:])
+	if n%16 != 0 {
+		*(*[16]byte)(dst[n-16:]) = *(*[16]byte)(src[n-16:])
+	}
 }
 
 // scatter copies a whole frame into bufs and returns its length, and

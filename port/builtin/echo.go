@@ -63,8 +63,8 @@ func (e *echo) Reset() error {
 	return nil
 }
 
-// span is where in the buffer a frame lies, its header included, which is zero if
-// it is plain.
+// span is where in the buffer a frame lies, its header included. That of a plain
+// frame is zero, and not written before Recv wants it.
 type span struct {
 	off, size uint32
 	plain     bool
@@ -180,7 +180,6 @@ func (q *echoQueue) SendBurst(frames [][]byte) int {
 			return i
 		}
 		f := q.buf[off : off+n]
-		clear(f[:hdr])
 		f = f[hdr:]
 		copyFrame(f, b)
 		answer(f)
@@ -211,7 +210,11 @@ func (q *echoQueue) Recv(bufs [][]byte) (int, error) {
 		return 0, port.ErrWouldBlock
 	}
 	s := q.spans[q.first]
-	n, err := scatter(bufs, q.buf[s.off:s.off+s.size])
+	f := q.buf[s.off : s.off+s.size]
+	if s.plain {
+		clear(f[:min(int(q.header.size.Load()), len(f))])
+	}
+	n, err := scatter(bufs, f)
 	q.pop()
 	return n, err
 }
