@@ -3,9 +3,12 @@ package netdev
 import "time"
 
 const (
-	// pollMost is for how long, in ns, a worker looks for more work before it
-	// sleeps: about what going to sleep and being woken costs it and the driver.
-	pollMost = int64(20 * time.Microsecond)
+	// pollUsual is how long, in ns, pauses usually are at most for a worker to look
+	// through them: about what going to sleep and being woken costs it and the
+	// driver, and that much longer pauses are that it sleeps through. pollMost is
+	// after how long it gives up.
+	pollUsual = int64(40 * time.Microsecond)
+	pollMost  = int64(60 * time.Microsecond)
 	// pollMemory is over how many pauses their usual length is averaged.
 	pollMemory = 8
 	// pollFailed is the most pauses that are not looked through after one was, in
@@ -15,7 +18,7 @@ const (
 
 // poller decides whether a worker that has run out of work goes on looking for
 // some (busy polling) or sleeps. Looking pays if the next work comes sooner than a
-// sleep takes, so it is done only while pauses are usually much shorter than that.
+// sleep takes, so it is done only while pauses are usually no longer than that.
 // A pause can be long because the worker looks, if it has its processor from whoever
 // makes the work; so after each time in vain it sleeps at once for twice as many
 // pauses as after the last one.
@@ -47,7 +50,7 @@ func (p *poller) worked(now int64) {
 func (p *poller) idle(now int64) bool {
 	if p.since == 0 {
 		p.since = now
-		if p.looks = p.skip == 0 && p.usual <= pollMost/4; p.skip > 0 {
+		if p.looks = p.skip == 0 && p.usual <= pollUsual; p.skip > 0 {
 			p.skip--
 		}
 	}

@@ -39,7 +39,7 @@ func TestPoller(t *testing.T) {
 	}{
 		"a driver that is always there": {length: 1500, looked: [2]int{9900, 10_000}},
 		"one that comes now and then":   {length: 100_000, looked: [2]int{0, 10}, vain: [2]int{0, 10}},
-		"one that needs the processor":  {length: 2000, extra: 30_000, looked: [2]int{1, 30}, vain: [2]int{1, 30}},
+		"one that needs the processor":  {length: 2000, extra: 100_000, looked: [2]int{1, 30}, vain: [2]int{1, 30}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p poller
