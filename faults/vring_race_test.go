@@ -144,7 +144,11 @@ func lonely(g *scripted.Guest, q int, eventIdx bool) error {
 	for r.Seen != r.Next {
 		r.SetUsedEvent(r.Next - 1)
 		if r.UsedIdx() == r.Next {
-			r.Seen = r.Next
+			for ; r.Seen != r.Next; r.Seen++ {
+				if id, _ := r.UsedElem(r.Seen); id != uint32(r.Seen%uint16(r.Size)) {
+					return fmt.Errorf("used element %d is chain %d: not in order", r.Seen, id)
+				}
+			}
 			break
 		}
 		if err := r.WaitCall(scripted.Hang); err != nil {
