@@ -79,25 +79,14 @@ func (q *copyQueue) Send(bufs [][]byte) error {
 	return nil
 }
 
-// small is up to which length a frame is copied in pieces, as the built-in ports do.
-const small = 128
-
 func (q *copyQueue) SendBurst(frames [][]byte) int {
 	next := q.next
 	for _, f := range frames {
-		to := q.mem[next : next+copyBytes]
+		f = f[:min(len(f), copyBytes)]
+		builtin.CopyFrame(q.mem[next:next+copyBytes], f)
 		if next += copyBytes; next == len(q.mem) {
 			next = 0
 		}
-		n := len(f)
-		if n > small || n < 16 {
-			copy(to, f)
-			continue
-		}
-		for i := 0; i+16 <= n; i += 16 {
-			*(*[16]byte)(to[i:]) = *(*[16]byte)(f[i:])
-		}
-		*(*[16]byte)(to[n-16:]) = *(*[16]byte)(f[n-16:])
 	}
 	q.next = next
 	return len(frames)

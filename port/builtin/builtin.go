@@ -100,10 +100,9 @@ func (sink) SendBurst(frames [][]byte) int { return len(frames) }
 // smallFrame is up to which length a frame is copied without a call.
 const smallFrame = 128
 
-// copyFrame copies src, at least an Ethernet header long, to dst, which is as
-// long. Small frames go in pieces of 16 bytes, the last of which may overlap the
+// CopyFrame copies src to dst, which is at least as long. Small frames go in pieces of 16 bytes, the last of which may overlap the
 // one before.
-func copyFrame(dst, src []byte) {
+func CopyFrame(dst, src []byte) {
 	n := len(src)
 	if n > smallFrame || n < 16 || len(dst) < n {
 		copy(dst, src)

@@ -179,9 +179,8 @@ func (q *echoQueue) SendBurst(frames [][]byte) int {
 		if !ok {
 			return i
 		}
-		f := q.buf[off : off+n]
-		f = f[hdr:]
-		copyFrame(f, b)
+		f := q.buf[off+hdr : off+n]
+		CopyFrame(f, b)
 		answer(f)
 		q.push(span{uint32(off), uint32(n), true})
 	}
@@ -198,7 +197,7 @@ func (q *echoQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, bool)
 			break
 		}
 		f := q.buf[s.off : s.off+s.size][hdr:]
-		copyFrame(b[hdr:s.size], f)
+		CopyFrame(b[hdr:s.size], f)
 		lens[i] = s.size
 		q.pop()
 	}

@@ -121,7 +121,7 @@ func (q *sourceQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, boo
 			break
 		}
 		b = b[hdr : hdr+n]
-		copyFrame(b, frame)
+		CopyFrame(b, frame)
 		binary.BigEndian.PutUint64(b[SeqOffset:], seq)
 		seq++
 		lens[i] = uint32(hdr + n)
