@@ -2,8 +2,8 @@ package coalesce
 
 // Defaults of [AdaptiveOptions]. With 512 us for tx a native guest that sends a
 // stream is notified less by a third again, but one that serves nginx loses a tenth
-// of its requests: a driver that is awake for what it has sent also finds what it
-// has received, and that is rarer then.
+// of its requests, probably since a driver that is awake for what it has sent also
+// finds what it has received, and that is rarer then.
 const (
 	adaptiveRX = 200 // us
 	adaptiveTX = 256 // us
