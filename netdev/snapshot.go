@@ -11,6 +11,8 @@ type DeviceSnapshot struct {
 	// Port is the host side, as KIND:ARGS.
 	Port     string `json:"port"`
 	PortKind string `json:"port_kind"`
+	// PortIO is how the port moves frames, for ports that have more than one way.
+	PortIO string `json:"port_io,omitempty"`
 	// FrontEnd tells whether a VMM is connected.
 	FrontEnd FrontEndSnapshot `json:"front_end"`
 	// OfferedFeatures, NegotiatedFeatures and ProtocolFeatures are names.

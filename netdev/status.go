@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"github.com/vhostnet/vhostnet/coalesce"
+	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -31,6 +32,9 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		Control:            d.control.snapshot(),
 		Filter:             d.filterSnapshot(),
 		Counters:           map[string]uint64{},
+	}
+	if p, ok := d.port.(port.IOMethod); ok {
+		s.PortIO = p.IO()
 	}
 	for _, r := range d.mem.Regions() {
 		s.FrontEnd.MemoryRegions++

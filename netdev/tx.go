@@ -16,19 +16,35 @@ const ethHeader = 14
 // txScratch is the transmit side's memory, made once when a ring starts.
 type txScratch struct {
 	batch *vring.Batch
-	// head is the private copy of the driver's virtio-net header: what was
-	// checked is what the port gets, whatever the driver does meanwhile.
-	head   [virtio.NetHeaderLen]byte
-	linear [linearLimit]byte
+	// heads are private copies of the driver's virtio-net headers: what was checked
+	// is what the port gets, whatever the driver does meanwhile.
+	heads [burst][virtio.NetHeaderLen]byte
+	// linear has room for a short frame each.
+	linear [][linearLimit]byte
 	iov    [][]byte
+	// frames are the segments of those that go to the port, errs what it says.
+	frames [burst][][]byte
+	errs   [burst]error
+	// fates are what becomes of the chains in batch.
+	fates [burst]fate
 	// drained: the last burst took all that the driver had announced.
 	drained bool
+}
+
+// fate is what becomes of a chain.
+type fate struct {
+	// size is the frame's length without the header, 0 if there is no frame to
+	// send; then reason is why, and header what is wrong with its header.
+	size   int
+	reason dropReason
+	header virtio.HeaderFault
 }
 
 func (s *txScratch) start() {
 	if s.batch == nil {
 		s.batch = vring.NewBatch(burst, maxSegs)
-		s.iov = make([][]byte, 0, maxSegs+1)
+		s.iov = make([][]byte, 0, maxSegs+burst)
+		s.linear = make([][linearLimit]byte, burst)
 	}
 }
 
@@ -50,20 +66,43 @@ func (w *worker) transmit() bool {
 	}
 	r.disableKicks()
 
-	var sent, bytes uint64
-	slots, done := 0, 0
-	for ; done < n; done++ {
-		c := &s.batch.Chains[done]
-		size, err := w.transmitOne(c, s.batch, done)
-		if err != nil {
-			// Only a full port ends a burst early: the frame stays the driver's.
-			w.txBlocked = true
-			r.q.Unpop(n - done)
-			break
+	frames := 0
+	s.iov = s.iov[:0]
+	for i := range n {
+		f := w.examine(i, frames)
+		s.fates[i] = f
+		if f.size > 0 {
+			frames++
 		}
-		if size > 0 {
-			sent++
-			bytes += uint64(size)
+	}
+	w.send(s.frames[:frames], s.errs[:frames])
+	clear(s.frames[:frames]) // they may outlive the memory that they point to
+
+	var sent, bytes uint64
+	slots, done, frame := 0, 0, 0
+	for ; done < n; done++ {
+		c, f := &s.batch.Chains[done], &s.fates[done]
+		if f.size > 0 {
+			err := s.errs[frame]
+			frame++
+			if err == port.ErrWouldBlock {
+				// Only a full port ends a burst early: the frame stays the driver's.
+				w.txBlocked = true
+				r.q.Unpop(n - done)
+				break
+			}
+			if err == nil {
+				sent++
+				bytes += uint64(f.size)
+			} else {
+				f.size, f.reason = 0, sendDrop(err)
+			}
+		}
+		if f.size == 0 {
+			r.c.drop(f.reason, 1)
+			if f.header != 0 {
+				r.c.headerFaults[f.header].add(1)
+			}
 		}
 		r.q.Complete(c, 0)
 		slots += int(c.Count)
@@ -74,6 +113,39 @@ func (w *worker) transmit() bool {
 	w.sent(done, sent, bytes, slots, done == n && n < burst)
 	return true
 }
+
+// sendDrop is the reason for the loss of a frame that the port did not take.
+func sendDrop(err error) dropReason {
+	if errors.Is(err, guestmem.ErrFault) {
+		return dropMalformed // the frame's memory is gone, not the ring's
+	}
+	return dropPort
+}
+
+// send gives frames to the port, in order. Behind the first ErrWouldBlock there are
+// only others.
+func (w *worker) send(frames [][][]byte, errs []error) {
+	if w.batched != nil {
+		w.batched.SendBatch(frames, errs)
+		return
+	}
+	for i, f := range frames {
+		errs[i] = w.pq.Send(f)
+		if !errors.Is(errs[i], port.ErrWouldBlock) {
+			continue
+		}
+		if w.pq.FD() >= 0 || w.receiving() {
+			for k := range errs[i:] {
+				errs[i+k] = port.ErrWouldBlock
+			}
+			return
+		}
+		// Such a port empties only by receiving, which nobody does.
+		errs[i] = errNobodyReceives
+	}
+}
+
+var errNobodyReceives = errors.New("netdev: the port is full, and nobody receives from it")
 
 // sent publishes a burst of so many chains that were given back, which took that
 // many slots of the ring, and frames of so many bytes; drained if it took all that
@@ -100,79 +172,58 @@ func (w *worker) lookTX() (free int, portEmpty bool) {
 	return w.tx.q.Size() - w.tx.slots, w.txs.drained
 }
 
-// transmitOne sends one chain's frame and returns its size without the
-// virtio-net header, 0 if it was dropped. The error is port.ErrWouldBlock.
-func (w *worker) transmitOne(c *vring.Chain, b *vring.Batch, i int) (int, error) {
-	r, s := &w.tx, &w.txs
-	switch {
-	case c.Fault != 0:
-		r.c.drop(dropMalformed, 1)
-		return 0, nil
-	case c.ReadLen < uint64(w.hdrLen+ethHeader) || c.WriteLen != 0:
-		if c.WriteLen != 0 {
-			r.c.drop(dropMalformed, 1)
-		} else {
-			r.c.drop(dropRunt, 1)
-		}
-		return 0, nil
+// examine decides what becomes of a chain of the batch. If there is a frame to send,
+// it is put into frames[to].
+func (w *worker) examine(i, to int) fate {
+	s := &w.txs
+	switch c := &s.batch.Chains[i]; {
+	case c.Fault != 0 || c.WriteLen != 0:
+		return fate{reason: dropMalformed}
+	case c.ReadLen < uint64(w.hdrLen+ethHeader):
+		return fate{reason: dropRunt}
 	case c.ReadLen > uint64(w.hdrLen+maxFrame):
-		r.c.drop(dropOversize, 1)
-		return 0, nil
-	case !r.enabled:
-		r.c.drop(dropDisabled, 1)
-		return 0, nil
-	}
-	size := int(c.ReadLen) - w.hdrLen
-	s.iov = w.frame(s.iov[:0], b.Readable(i), int(c.ReadLen))
-	if f := w.checkTX(s.iov[0], size); f != 0 {
-		r.c.drop(dropHeader, 1)
-		r.c.headerFaults[f].add(1)
-		return 0, nil
-	}
-	err := w.pq.Send(s.iov)
-	switch {
-	case err == nil:
-		return size, nil
-	case errors.Is(err, port.ErrWouldBlock):
-		if w.pq.FD() >= 0 || w.receiving() {
-			return 0, err
-		}
-		// Such a port empties only by receiving, which nobody does.
-		r.c.drop(dropPort, 1)
-	case errors.Is(err, guestmem.ErrFault):
-		// The frame's memory is gone, not the ring's.
-		r.c.drop(dropMalformed, 1)
+		return fate{reason: dropOversize}
+	case !w.tx.enabled:
+		return fate{reason: dropDisabled}
 	default:
-		r.c.drop(dropPort, 1)
+		size := int(c.ReadLen) - w.hdrLen
+		f := w.frame(s.batch.Readable(i), int(c.ReadLen), to)
+		if fault := w.checkTX(f[0], size); fault != 0 {
+			return fate{reason: dropHeader, header: fault}
+		}
+		s.frames[to] = f
+		return fate{size: size}
 	}
-	return 0, nil
 }
 
 // frame lays out a chain for the port: a private copy of the virtio-net header,
 // then the driver's own memory; a short frame is copied whole.
-func (w *worker) frame(iov, segs [][]byte, size int) [][]byte {
+func (w *worker) frame(segs [][]byte, size, to int) [][]byte {
 	s := &w.txs
+	from := len(s.iov)
 	if size <= linearLimit {
-		n := 0
+		linear, n := &s.linear[to], 0
 		for _, seg := range segs {
-			n += copy(s.linear[n:], seg)
+			n += copy(linear[n:], seg)
 		}
-		return append(iov, s.linear[:n])
+		s.iov = append(s.iov, linear[:n])
+		return s.iov[from:]
 	}
-	iov = append(iov, s.head[:w.hdrLen])
+	head := s.heads[to][:w.hdrLen]
+	s.iov = append(s.iov, head)
 	got := 0
 	for _, seg := range segs {
 		if got < w.hdrLen {
-			n := copy(s.head[got:w.hdrLen], seg)
+			n := copy(head[got:], seg)
 			got += n
 			seg = seg[n:]
 			if len(seg) == 0 {
 				continue
 			}
 		}
-		iov = append(iov, seg)
+		s.iov = append(s.iov, seg)
 	}
-	return iov
+	return s.iov[from:]
 }
 
 // checkTX validates the private copy of the header and cleans it in place.

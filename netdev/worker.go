@@ -42,7 +42,9 @@ type worker struct {
 	*loop
 	pair int
 	pq   port.PortQueue
-	log  *slog.Logger
+	// batched is pq if it is one that sends in batches.
+	batched port.BatchQueue
+	log     *slog.Logger
 
 	rx, tx   ring
 	features virtio.Features
@@ -80,6 +82,7 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 		hdrLen: virtio.NetHeaderLen, done: make(chan struct{}),
 	}
 	w.plain.port, _ = pq.(port.BurstQueue)
+	w.batched, _ = pq.(port.BatchQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
 	if fd := pq.FD(); fd >= 0 {
@@ -248,6 +251,9 @@ func (w *worker) ready(tag int32, events uint32) {
 		}
 		if events&(unix.EPOLLIN|unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 			w.portReady = true
+			if w.batched != nil {
+				w.batched.Readable()
+			}
 		}
 	}
 	if w.pq.FD() < 0 {

@@ -50,6 +50,20 @@ type PortQueue interface {
 	Send(bufs [][]byte) error
 }
 
+// BatchQueue is a queue with a descriptor that can send many frames in a call, and
+// that reads ahead.
+type BatchQueue interface {
+	PortQueue
+	// SendBatch is Send for each of frames, in order, with an error for each, as
+	// many as errs has room for at most. Behind the first ErrWouldBlock there are
+	// only others.
+	SendBatch(frames [][][]byte, errs []error)
+	// Readable says that the descriptor was reported to be readable. It is called
+	// each time, before the next Recv: a queue that has read ahead knows without
+	// another look that there is nothing more, as long as that is not reported.
+	Readable()
+}
+
 // BurstQueue is a queue that can move many frames in a call. It is for plain
 // frames, those that need no virtio-net header: its flags, segmentation type and
 // everything that depends on them would be zero.
@@ -88,6 +102,12 @@ type QueueActivator interface {
 type MTUSetter interface {
 	// SetMTU sets the MTU in bytes, 68 to 65535.
 	SetMTU(mtu int) error
+}
+
+// IOMethod is a port that can move frames in more than one way.
+type IOMethod interface {
+	// IO is the name of the one in use.
+	IO() string
 }
 
 // LinkState is a port that knows whether its link is up.

@@ -37,7 +37,7 @@ func TestSetActive(t *testing.T) {
 	check(0, 3)
 	h := packet(t, "vn0", etherType)
 	h.send(frame(60, 1)) // nobody is there
-	q := p.Queue(1)
+	q := polled(p, 1)
 	empty(t, q)
 	if err := q.Send([][]byte{withHeader(12, frame(60, 1))}); err != nil {
 		t.Errorf("Send on a detached queue: %v", err)
@@ -88,7 +88,7 @@ func TestManyQueuesUnderTraffic(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range queues {
 		wg.Go(func() {
-			q := p.Queue(i)
+			q := polled(p, i)
 			in, out := [][]byte{make([]byte, 12), make([]byte, 2000)}, [][]byte{withHeader(12, frame(60, uint32(i)))}
 			for !stop.Load() {
 				switch n, err := q.Recv(in); {

@@ -14,7 +14,7 @@ func TestNoAllocationsOnATAP(t *testing.T) {
 	namespace(t)
 	p := open(t, "vn0", Options{CreateIfMissing: true})
 	configure(t, p, virtio.NetHeaderLen, p.Offloads())
-	q, h := p.Queue(0), packet(t, "vn0", etherType)
+	q, h := polled(p, 0), packet(t, "vn0", etherType)
 	f := frame(1514, 0)
 	one := [][]byte{withHeader(virtio.NetHeaderLen, f)}
 	two := [][]byte{one[0][:12], one[0][12:]}
@@ -47,7 +47,7 @@ func BenchmarkSend(b *testing.B) {
 				namespace(b)
 				p := open(b, "vn0", Options{CreateIfMissing: true})
 				configure(b, p, virtio.NetHeaderLen, p.Offloads())
-				q, whole := p.Queue(0), withHeader(virtio.NetHeaderLen, frame(size, 0))
+				q, whole := polled(p, 0), withHeader(virtio.NetHeaderLen, frame(size, 0))
 				bufs := split(whole, (len(whole)+parts-1)/parts)
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
@@ -68,7 +68,7 @@ func BenchmarkRecv(b *testing.B) {
 			namespace(b)
 			p := open(b, "vn0", Options{CreateIfMissing: true})
 			configure(b, p, virtio.NetHeaderLen, p.Offloads())
-			q, h, f := p.Queue(0), packet(b, "vn0", 0xFFFF), frame(60, 0)
+			q, h, f := polled(p, 0), packet(b, "vn0", 0xFFFF), frame(60, 0)
 			bufs := [][]byte{make([]byte, room)}
 			b.ReportAllocs()
 			left := 0

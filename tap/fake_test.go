@@ -93,7 +93,7 @@ func split(b []byte, n int) (list [][]byte) {
 
 func TestSendErrors(t *testing.T) {
 	f := &fake{t: t}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	for _, tt := range []struct {
 		name   string
 		script []result
@@ -131,7 +131,7 @@ func TestSendErrors(t *testing.T) {
 // the kernel did not refuse.
 func TestSendNeitherLosesNorRepeats(t *testing.T) {
 	f := &fake{t: t}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	var want [][]byte
 	call := 0
 	for seq := range 1000 {
@@ -169,7 +169,7 @@ func TestSendNeitherLosesNorRepeats(t *testing.T) {
 
 func TestSendSegments(t *testing.T) {
 	f := &fake{t: t}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	data := frame(4096, 7)
 	for _, tt := range []struct {
 		bufs [][]byte
@@ -210,7 +210,7 @@ func TestSendSegments(t *testing.T) {
 
 func TestRecvErrors(t *testing.T) {
 	f := &fake{t: t, next: make([]byte, 72)}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	for _, tt := range []struct {
 		name   string
 		script []result
@@ -240,7 +240,7 @@ func TestRecvErrors(t *testing.T) {
 
 func TestRecvRoom(t *testing.T) {
 	f := &fake{t: t}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	for _, tt := range []struct {
 		size, room, piece int
 		call              string
@@ -281,7 +281,7 @@ func TestRecvRoom(t *testing.T) {
 // Nothing of the guest's memory may stay in the segment array: it can be
 // unmapped at any time, and its addresses be used for something else.
 func TestSegmentsAreForgotten(t *testing.T) {
-	q := newQueue(&fake{t: t, next: make([]byte, 72)}, -1)
+	q := newQueue(&fake{t: t, next: make([]byte, 72)}, nil, -1)
 	if err := q.Send(split(make([]byte, 4096), 64)); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestNoAllocations(t *testing.T) {
 	many := split(make([]byte, 2048), 1)
 	out := [][]byte{make([]byte, 72)}
 	for _, errno := range []syscall.Errno{0, unix.EAGAIN, unix.EINVAL, unix.EIO, unix.EFAULT, 4000} {
-		q := newQueue(quiet{errno}, -1)
+		q := newQueue(quiet{errno}, nil, -1)
 		n := testing.AllocsPerRun(100, func() {
 			for _, bufs := range [][][]byte{whole, parts, many} {
 				_, err := q.Recv(bufs)
@@ -331,7 +331,7 @@ func TestNoAllocations(t *testing.T) {
 // GUEST_CSUM must not see that.
 func TestHeaderFlags(t *testing.T) {
 	f := &fake{t: t, next: append([]byte{2, 0}, make([]byte, 70)...)}
-	q := newQueue(f, -1)
+	q := newQueue(f, nil, -1)
 	for _, plain := range []bool{true, false} {
 		q.plain.Store(plain)
 		for _, pieces := range []int{1, frameRoom} {

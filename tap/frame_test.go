@@ -14,11 +14,13 @@ import (
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
-func TestFrames(t *testing.T) {
+func TestFrames(t *testing.T) { bothWays(t, testFrames) }
+
+func testFrames(t *testing.T, how IO) {
 	namespace(t)
-	p := open(t, "vn0", Options{CreateIfMissing: true})
+	p := open(t, "vn0", Options{CreateIfMissing: true, IO: how})
 	h := packet(t, "vn0", etherType)
-	q := p.Queue(0)
+	q := polled(p, 0)
 	for _, hdr := range []int{12, 10, 12} {
 		configure(t, p, hdr, 0)
 		for _, n := range []int{60, 61, 514, 1513, 1514} {
@@ -56,10 +58,12 @@ func TestFrames(t *testing.T) {
 }
 
 // Fault case N03: a frame that does not fit is never taken for a whole one.
-func TestTruncation(t *testing.T) {
+func TestTruncation(t *testing.T) { bothWays(t, testTruncation) }
+
+func testTruncation(t *testing.T, how IO) {
 	namespace(t)
-	p := open(t, "vn0", Options{CreateIfMissing: true})
-	h, q := packet(t, "vn0", etherType), p.Queue(0)
+	p := open(t, "vn0", Options{CreateIfMissing: true, IO: how})
+	h, q := packet(t, "vn0", etherType), polled(p, 0)
 	configure(t, p, 12, 0)
 	for _, room := range []int{0, 1, 11, 12, 100, 525, 526, 527} {
 		for _, piece := range []int{1, 13, 527} {
@@ -77,10 +81,12 @@ func TestTruncation(t *testing.T) {
 	empty(t, q)
 }
 
-func TestKernelRefuses(t *testing.T) {
+func TestKernelRefuses(t *testing.T) { bothWays(t, testKernelRefuses) }
+
+func testKernelRefuses(t *testing.T, how IO) {
 	namespace(t)
-	p := open(t, "vn0", Options{CreateIfMissing: true})
-	h, q := packet(t, "vn0", etherType), p.Queue(0)
+	p := open(t, "vn0", Options{CreateIfMissing: true, IO: how})
+	h, q := packet(t, "vn0", etherType), polled(p, 0)
 	configure(t, p, 12, p.Offloads())
 	good := withHeader(12, frame(60, 3))
 	bad := func(set func(b []byte)) []byte {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -171,6 +173,38 @@ func (h *host) recv() []byte {
 		}
 		readable(h.fd)
 	}
+}
+
+// bothWays runs a test with single frames and with batches.
+func bothWays(t *testing.T, test func(t *testing.T, how IO)) {
+	t.Run("readv", func(t *testing.T) { test(t, IOSingle) })
+	t.Run("io_uring", func(t *testing.T) { test(t, IOBatch) })
+}
+
+// polledQueue is a queue whose descriptor is looked at before each Recv, and that
+// makes an error of a fault.
+type polledQueue struct {
+	*queue
+	fds [1]unix.PollFd
+}
+
+func polled(p *Port, i int) port.PortQueue {
+	q := &polledQueue{queue: p.queues[i]}
+	q.fds[0] = unix.PollFd{Fd: int32(q.fd), Events: unix.POLLIN}
+	return q
+}
+
+func (q *polledQueue) Recv(bufs [][]byte) (n int, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			n, err = 0, guestmem.ErrFault
+		}
+	}()
+	if n, _ := unix.Poll(q.fds[:], 0); n == 1 {
+		q.Readable()
+	}
+	return q.queue.Recv(bufs)
 }
 
 // readable waits until fd is readable, or has an error, or time is up.

@@ -165,5 +165,6 @@ func (p *Port) drain() {
 				break
 			}
 		}
+		q.era.Add(1)
 	}
 }

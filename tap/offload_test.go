@@ -179,11 +179,13 @@ func checksum(f []byte) bool {
 
 // Fault case N06: sessions that accept different offloads, one after another, on
 // a host that sends unsegmented TCP with partial checksums.
-func TestSessions(t *testing.T) {
+func TestSessions(t *testing.T) { bothWays(t, testSessions) }
+
+func testSessions(t *testing.T, how IO) {
 	namespace(t)
 	create(t, "vn0", CreateOptions{SingleQueue: true})
-	p := open(t, "vn0", Options{})
-	q := p.Queue(0)
+	p := open(t, "vn0", Options{IO: how})
+	q := polled(p, 0)
 	h := packet(t, "vn0", unix.ETH_P_IP)
 	if err := unix.SetsockoptInt(h.fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
 		t.Fatal(err)
@@ -274,7 +276,7 @@ func TestDriverOffloads(t *testing.T) {
 	configure(t, p, 12, 0)
 	h := packet(t, "vn0", unix.ETH_P_IP)
 	hdr, whole := segment()
-	if err := p.Queue(0).Send([][]byte{hdr[:], make([]byte, 2), whole}); err != nil {
+	if err := polled(p, 0).Send([][]byte{hdr[:], make([]byte, 2), whole}); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.recv(); !bytes.Equal(got[tcpData:], whole[tcpData:]) {

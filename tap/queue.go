@@ -38,17 +38,25 @@ type queue struct {
 	// plain is true while the driver has not accepted GUEST_CSUM: it gets no
 	// header flag then. Written by Configure.
 	plain atomic.Bool
+	// era changes when what was read ahead has become worthless. Written by the
+	// port.
+	era atomic.Uint32
 
 	// worker's
+	batch   batch // nil: one system call a frame
+	ahead   ahead
+	sizes   [maxBatch]int
 	iov     []unix.Iovec
 	scratch []byte
 }
 
-var _ port.PortQueue = (*queue)(nil)
+var _ port.BatchQueue = (*queue)(nil)
 
-func newQueue(sys layer, fd int) *queue {
+// newQueue makes a queue that moves frames one by one, or in batches if there is b.
+func newQueue(sys layer, b batch, fd int) *queue {
 	q := &queue{
 		sys:     sys,
+		batch:   b,
 		fd:      fd,
 		active:  true,
 		iov:     make([]unix.Iovec, 0, maxIov),
@@ -68,7 +76,14 @@ func (q *queue) FD() int { return q.fd }
 // wraps port.ErrDropped if it was lost for another reason, guestmem.ErrFault if
 // the memory of bufs is gone, and [ErrGone] if the interface is. Of a fault
 // behind the header the kernel does not tell: the frame's bytes are missing then.
+// Frames that were read ahead are copied; where that hits memory that is gone, it
+// faults.
 func (q *queue) Recv(bufs [][]byte) (int, error) {
+	if q.batch != nil {
+		if n, err, ok := q.recvAhead(bufs); ok {
+			return n, err
+		}
+	}
 	room, iov := 0, q.iov
 	var last []byte
 	for _, b := range bufs {
@@ -115,6 +130,7 @@ func (q *queue) received(bufs [][]byte, room, n int, errno syscall.Errno) (int, 
 	if errno != 0 {
 		return 0, recvError(errno)
 	}
+	q.ahead.readSingly(n)
 	if n > room || (n == room && room >= frameRoom) {
 		return n, port.ErrTruncated
 	}
@@ -216,6 +232,11 @@ func (q *queue) Send(bufs [][]byte) error {
 		}
 	}
 	clear(iov) // the guest's memory may be unmapped before the next call
+	return sendError(errno, n, size)
+}
+
+// sendError judges the result of a write of size bytes.
+func sendError(errno syscall.Errno, n, size int) error {
 	switch {
 	case errno == unix.EAGAIN:
 		return port.ErrWouldBlock

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/internal/uring"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -25,11 +26,26 @@ type Options struct {
 	// It lives until the port is closed. Needs CAP_NET_ADMIN. The kernel makes
 	// the first free name of a pattern such as "vn%d".
 	CreateIfMissing bool
+	// IO is how frames are moved.
+	IO IO
 	// Owner and Group of the interface that is made may attach to it, beside
 	// processes with CAP_NET_ADMIN; while both are nil, all may that can open
 	// /dev/net/tun.
 	Owner, Group *uint32
 }
+
+// IO is a way to move frames between a TAP and this program.
+type IO int
+
+const (
+	// IOAuto is batches where the kernel has them, and single frames elsewhere.
+	IOAuto IO = iota
+	// IOSingle is one system call a frame, readv and writev.
+	IOSingle
+	// IOBatch is one system call for many frames, through an io_uring. It needs
+	// Linux 6.4 or later, and that nobody has forbidden io_uring.
+	IOBatch
+)
 
 // Port is an attached TAP. It owns the descriptors of its queues and a netlink
 // socket in the TAP's network namespace. Its methods may be called from any
@@ -38,6 +54,7 @@ type Port struct {
 	name      string
 	queues    []*queue
 	multi     bool
+	batches   bool
 	offloads  virtio.Features
 	nl        *netlink.Handle
 	namespace uint64 // inode of the namespace of nl, 0 if unknown
@@ -57,6 +74,7 @@ var (
 	_ port.QueueActivator = (*Port)(nil)
 	_ port.MTUSetter      = (*Port)(nil)
 	_ port.LinkState      = (*Port)(nil)
+	_ port.IOMethod       = (*Port)(nil)
 )
 
 // Open attaches to the TAP of that name in the calling thread's network
@@ -112,7 +130,10 @@ func (p *Port) open(o Options) error {
 			return err
 		}
 		p.name = name // the kernel has filled in a pattern such as "vn%d"
-		p.queues = append(p.queues, newQueue(kernel{}, fd))
+		p.queues = append(p.queues, newQueue(kernel{}, nil, fd))
+	}
+	if err := p.startBatches(o.IO); err != nil {
+		return failed("open", p.name, err)
 	}
 	fd := p.queues[0].fd
 	p.namespace = namespaceOf(fd)
@@ -131,6 +152,52 @@ func (p *Port) open(o Options) error {
 		return failed("set header size of", p.name, err)
 	}
 	return nil
+}
+
+// startBatches gives each queue an io_uring, or none to any of them.
+func (p *Port) startBatches(how IO) error {
+	if how == IOSingle {
+		return nil
+	}
+	err := p.tryBatches()
+	if err == nil {
+		p.batches = true
+		return nil
+	}
+	for _, q := range p.queues {
+		q.single()
+	}
+	if how == IOBatch {
+		return err
+	}
+	return nil
+}
+
+func (p *Port) tryBatches() error {
+	for _, q := range p.queues {
+		// An io_uring would wait for a frame where the driver of the descriptor
+		// cannot be asked not to.
+		var b [virtio.NetHeaderLen]byte
+		const nowait = 8 // RWF_NOWAIT
+		_, err := unix.Preadv2(q.fd, [][]byte{b[:]}, -1, nowait)
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+			return fmt.Errorf("read without waiting: %w", err)
+		}
+		r, err := uring.New(maxBatch)
+		if err != nil {
+			return err
+		}
+		q.batch = r
+	}
+	return nil
+}
+
+// IO returns how frames are moved: "io_uring" or "readv".
+func (p *Port) IO() string {
+	if p.batches {
+		return "io_uring"
+	}
+	return "readv"
 }
 
 // Kind returns "tap".
@@ -174,7 +241,7 @@ func (p *Port) Close() error {
 func (p *Port) release() error {
 	var err error
 	for _, q := range p.queues {
-		err = errors.Join(err, unix.Close(q.fd))
+		err = errors.Join(err, q.close(), unix.Close(q.fd))
 	}
 	p.nl.Close()
 	return err
@@ -203,5 +270,6 @@ func (p *Port) SetActive(i int, on bool) error {
 		return fmt.Errorf("tap: set queue %d of %s active=%t: %w", i, p.name, on, err)
 	}
 	q.active = on
+	q.era.Add(1)
 	return nil
 }

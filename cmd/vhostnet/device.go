@@ -16,6 +16,7 @@ import (
 type deviceFlags struct {
 	Name           deviceName  `default:"net0" placeholder:"NAME" group:"device" help:"Name in the status API and in the log (default net0): 1 to 64 letters, digits, dots, hyphens, underscores."`
 	Port           string      `placeholder:"KIND:ARGS" group:"device" help:"Host side: tap:NAME (attaches to a TAP that exists, and otherwise makes one that lives as long as the process), or built in and in need of no privilege: null (drops frames), source[:SIZE] (sends frames of SIZE bytes, 14 to 65535, without end), echo (sends each frame back). Default null."`
+	TapIO          string      `name:"tap-io" default:"auto" enum:"auto,readv,io_uring" placeholder:"METHOD" group:"device" help:"How frames are moved from and to a TAP: readv (one system call a frame), io_uring (one for many frames; needs Linux 6.4, and that nobody has forbidden it), or auto (default): io_uring if it can be had."`
 	QueuePairs     int         `default:"1" placeholder:"N" group:"device" help:"Receive/transmit queue pairs, 1 (default) to 127; more than one needs a multi_queue TAP and a front-end with the same number or less."`
 	QueueSize      int         `default:"0" placeholder:"N" group:"device" help:"Largest virtqueue to accept, a power of two from 2 to 32768 descriptors; 0 (default) is 32768. The front-end chooses the size."`
 	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one."`
@@ -54,7 +55,7 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 		log.Warn("no --port: frames are dropped; use --port tap:NAME for a network")
 		spec = "null"
 	}
-	p, err := openPort(spec, f.QueuePairs)
+	p, err := openPort(spec, f.QueuePairs, tapIO[f.TapIO])
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +80,11 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 	return d, err
 }
 
-// openPort opens "KIND:ARGS" with the given number of queues.
-func openPort(text string, queues int) (port.Port, error) {
+// tapIO are the values of --tap-io.
+var tapIO = map[string]tap.IO{"auto": tap.IOAuto, "readv": tap.IOSingle, "io_uring": tap.IOBatch}
+
+// openPort opens "KIND:ARGS" with the given number of queues. how is for TAPs.
+func openPort(text string, queues int, how tap.IO) (port.Port, error) {
 	spec, err := port.Parse(text)
 	if err != nil {
 		return nil, usageError{err}
@@ -89,7 +93,7 @@ func openPort(text string, queues int) (port.Port, error) {
 		if spec.Args == "" {
 			return nil, usageError{fmt.Errorf("--port %s: want tap:NAME", text)}
 		}
-		p, err := tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true})
+		p, err := tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true, IO: how})
 		if err != nil {
 			return nil, fmt.Errorf("--port %s: %w", text, err)
 		}
