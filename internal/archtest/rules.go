@@ -66,7 +66,7 @@ var rules = map[string]rule{
 		},
 	},
 	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
-	"port/builtin": {ours: []string{"port", "virtio"}, why: "a port knows neither its device nor other ports"},
+	"port/builtin": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
 	"tap":          {ours: []string{"port", "virtio", "guestmem", "internal/uring"}, why: "a port knows neither its device nor other ports"},
 	"vhostuser":    {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
 
@@ -118,6 +118,7 @@ var rules = map[string]rule{
 		why:  "fault cases run against the built binary",
 	},
 
+	"internal/prefetch": {why: "it asks for memory: whose that is does not matter"},
 	"internal/uring":    {why: "it makes system calls: what is read and written is for the packages above"},
 	"internal/unixsock": {why: "it makes sockets: what is said on them is for the packages above"},
 	"internal/archtest": {why: "it reads source text"},

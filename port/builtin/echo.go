@@ -3,6 +3,7 @@ package builtin
 import (
 	"fmt"
 
+	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -170,6 +171,7 @@ func (q *echoQueue) pop() {
 // SendBurst is Send for many plain frames.
 func (q *echoQueue) SendBurst(frames [][]byte) int {
 	hdr := int(q.header.size.Load())
+	prefetch.Read(frames)
 	for i, b := range frames {
 		n := hdr + len(b)
 		if len(b) < ethHeader || n > maxFrame {
@@ -190,6 +192,7 @@ func (q *echoQueue) SendBurst(frames [][]byte) int {
 // RecvBurst is Recv for many frames. It ends before one whose header is not zero.
 func (q *echoQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, bool) {
 	i := 0
+	prefetch.Write(bufs[:min(len(bufs), q.count)])
 	for ; i < len(bufs) && i < len(lens) && q.count > 0; i++ {
 		s := q.spans[q.first]
 		b := bufs[i]

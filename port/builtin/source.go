@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -115,6 +116,7 @@ func (q *sourceQueue) Recv(bufs [][]byte) (int, error) {
 func (q *sourceQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, bool) {
 	frame, seq := q.frame[virtio.NetHeaderLen:], q.seq
 	n, i := len(frame), 0
+	prefetch.Write(bufs)
 	for ; i < len(bufs) && i < len(lens); i++ {
 		b := bufs[i]
 		if len(b) < hdr+n {
