@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/netdev"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/port/builtin"
@@ -79,8 +80,11 @@ func (q *copyQueue) Send(bufs [][]byte) error {
 	return nil
 }
 
+func (q *copyQueue) ReadsFrames() bool { return true }
+
 func (q *copyQueue) SendBurst(frames [][]byte) int {
 	next := q.next
+	prefetch.Read(frames)
 	for _, f := range frames {
 		f = f[:min(len(f), copyBytes)]
 		builtin.CopyFrame(q.mem[next:next+copyBytes], f)

@@ -3,6 +3,7 @@ package netdev
 import (
 	"encoding/binary"
 
+	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -12,13 +13,18 @@ import (
 // call of the ring and one of the port, instead of some for each frame. Whatever
 // is not plain is left to the long way.
 type plainScratch struct {
-	port port.BurstQueue // nil if the port has no such way
-	ids  [burst]uint16
-	bufs [burst][]byte
-	lens [burst]uint32
+	port  port.BurstQueue // nil if the port has no such way
+	reads bool            // the port reads what is sent
+	ids   [2 * burst]uint16
+	bufs  [2 * burst][]byte
+	lens  [burst]uint32
 	// rx and tx tell whether it pays to look.
 	rx, tx plainLuck
 }
+
+// forget lets go of the driver's memory, before that is unmapped: no pointer may be
+// left to where something else may be then.
+func (p *plainScratch) forget() { clear(p.bufs[:]) }
 
 // plainLuck keeps the short way from being tried all the time by traffic that is
 // not plain.
@@ -55,7 +61,7 @@ func (w *worker) transmitPlain() bool {
 	if p.port == nil || !r.enabled || !p.tx.try() {
 		return false
 	}
-	k := r.q.PopPlain(p.ids[:], p.bufs[:], false)
+	k := r.q.PopPlain(p.ids[:burst], p.bufs[:burst], false)
 	if k == 0 {
 		if r.q.AvailCount() > 0 {
 			p.tx.found(false)
@@ -65,6 +71,9 @@ func (w *worker) transmitPlain() bool {
 	r.disableKicks()
 	hdr, bytes, n := w.hdrLen, 0, 0
 	frames := p.bufs[:k]
+	if p.reads {
+		prefetch.Read(frames) // headers are read now in any case
+	}
 	for ; n < len(frames); n++ {
 		b := frames[n]
 		// The driver may change its header at any time, so what is read here must
@@ -82,7 +91,6 @@ func (w *worker) transmitPlain() bool {
 	for _, f := range frames[sent:n] {
 		bytes -= len(f)
 	}
-	clear(frames) // they may outlive the memory that they point to
 	r.q.CompletePlain(p.ids[:sent], nil)
 	r.q.Unpop(k - sent)
 	if p.tx.found(n > 0); sent == 0 {
@@ -136,14 +144,17 @@ func (w *worker) receivePlain() (got int, bytes uint64) {
 		return 0, 0
 	}
 	hdr := w.hdrLen
-	bufs, lens := p.bufs[:k], p.lens[:k]
+	all := p.bufs[:k]
+	bufs, lens := all[:min(k, burst)], p.lens[:min(k, burst)]
 	got, more := p.port.RecvBurst(bufs, hdr, lens)
 	for _, n := range lens[:got] {
 		bytes += uint64(n)
 	}
 	bytes -= uint64(got) * uint64(hdr)
 	plainHeaders(bufs[:got], hdr)
-	clear(bufs)
+	// Buffers of the next burst are on their way while this one is published, and
+	// others are sent.
+	prefetch.Write(all[got:min(k, got+burst)])
 	r.q.CompletePlain(p.ids[:got], lens[:got])
 	r.q.Unpop(k - got)
 	if !more {

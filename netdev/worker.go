@@ -81,7 +81,9 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 		rx: newRing(2*pair, rx), tx: newRing(2*pair+1, tx),
 		hdrLen: virtio.NetHeaderLen, done: make(chan struct{}),
 	}
-	w.plain.port, _ = pq.(port.BurstQueue)
+	if p, ok := pq.(port.BurstQueue); ok {
+		w.plain.port, w.plain.reads = p, p.ReadsFrames()
+	}
 	w.batched, _ = pq.(port.BatchQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
@@ -328,6 +330,7 @@ func (w *worker) detach(index int) uint32 {
 	w.guard(r, func() { base = r.q.Stop().Base })
 	r.q, r.ringFDs, r.polled, r.deadline, r.tick, r.paused = nil, noFDs, false, 0, 0, false
 	r.mod.Reset()
+	w.plain.forget()
 	return base
 }
 
@@ -352,6 +355,7 @@ func (w *worker) guard(r *ring, f func()) {
 
 // rebind moves both rings to a new memory table.
 func (w *worker) rebind(m *guestmem.Map) {
+	w.plain.forget()
 	for _, r := range [...]*ring{&w.rx, &w.tx} {
 		if r.q == nil {
 			continue

@@ -73,6 +73,9 @@ type BurstQueue interface {
 	// long, and returns how many it took, in order. Those left may be sent again,
 	// or with Send, which tells what is the matter.
 	SendBurst(frames [][]byte) int
+	// ReadsFrames tells whether SendBurst looks at more than the lengths: then the
+	// frames are fetched from the driver's processor beforehand.
+	ReadsFrames() bool
 	// RecvBurst takes frames, one into each of bufs, behind room for a header of
 	// hdr bytes, which it leaves as it is. lens, at least as long as bufs, gets
 	// their lengths, header included. It returns how many frames it took; more

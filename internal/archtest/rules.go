@@ -72,7 +72,7 @@ var rules = map[string]rule{
 
 	// Device and driver.
 	"netdev": {
-		ours: []string{"virtio", "guestmem", "vring", "coalesce", "ctrlq", "port", "vhostuser"},
+		ours: []string{"virtio", "guestmem", "vring", "coalesce", "ctrlq", "port", "vhostuser", "internal/prefetch"},
 		why:  "the device knows its host side as a port.Port only, and nothing of who watches it",
 	},
 	"driver": {

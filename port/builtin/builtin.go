@@ -96,12 +96,13 @@ type sink struct{}
 func (sink) FD() int                       { return -1 }
 func (sink) Send([][]byte) error           { return nil }
 func (sink) SendBurst(frames [][]byte) int { return len(frames) }
+func (sink) ReadsFrames() bool             { return false }
 
 // smallFrame is up to which length a frame is copied without a call.
 const smallFrame = 128
 
-// CopyFrame copies src to dst, which is at least as long. Small frames go in pieces of 16 bytes, the last of which may overlap the
-// one before.
+// CopyFrame copies src to dst, which is at least as long. Small frames go in pieces
+// of 16 bytes, the last of which may overlap the one before.
 func CopyFrame(dst, src []byte) {
 	n := len(src)
 	if n > smallFrame || n < 16 || len(dst) < n {

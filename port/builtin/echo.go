@@ -94,6 +94,8 @@ func (q *echoQueue) reset() { q.first, q.count, q.tail = 0, 0, 0 }
 
 func (q *echoQueue) FD() int { return -1 }
 
+func (q *echoQueue) ReadsFrames() bool { return true }
+
 // place finds room for a frame of n bytes, n <= maxFrame < len(buf).
 func (q *echoQueue) place(n int) (off int, ok bool) {
 	if q.count == 0 {
@@ -171,6 +173,8 @@ func (q *echoQueue) pop() {
 // SendBurst is Send for many plain frames.
 func (q *echoQueue) SendBurst(frames [][]byte) int {
 	hdr := int(q.header.size.Load())
+	// Whoever called has asked for them already, but for more at once than a
+	// processor keeps in mind.
 	prefetch.Read(frames)
 	for i, b := range frames {
 		n := hdr + len(b)
