@@ -7,8 +7,8 @@ const (
 	// through them: about what going to sleep and being woken costs it and the
 	// driver, and that much longer pauses are that it sleeps through. pollMost is
 	// after how long it gives up.
-	pollUsual = int64(40 * time.Microsecond)
-	pollMost  = int64(60 * time.Microsecond)
+	pollUsual = int64(100 * time.Microsecond)
+	pollMost  = int64(150 * time.Microsecond)
 	// pollMemory is over how many pauses their usual length is averaged.
 	pollMemory = 8
 	// pollFailed is the most pauses that are not looked through after one was, in

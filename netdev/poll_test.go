@@ -38,8 +38,8 @@ func TestPoller(t *testing.T) {
 		looked, vain [2]int
 	}{
 		"a driver that is always there": {length: 1500, looked: [2]int{9900, 10_000}},
-		"one that comes now and then":   {length: 100_000, looked: [2]int{0, 10}, vain: [2]int{0, 10}},
-		"one that needs the processor":  {length: 2000, extra: 100_000, looked: [2]int{1, 30}, vain: [2]int{1, 30}},
+		"one that comes now and then":   {length: 200_000, looked: [2]int{0, 10}, vain: [2]int{0, 10}},
+		"one that needs the processor":  {length: 2000, extra: 200_000, looked: [2]int{1, 30}, vain: [2]int{1, 30}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p poller
@@ -56,7 +56,7 @@ func TestPoller(t *testing.T) {
 func TestPollerChanges(t *testing.T) {
 	var p poller
 	now := int64(1)
-	pauses(&p, &now, 100, 100_000, 0)
+	pauses(&p, &now, 100, 200_000, 0)
 	if looked, _ := pauses(&p, &now, 100, 2000, 0); looked < 60 {
 		t.Errorf("looked %d times", looked)
 	}
