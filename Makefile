@@ -10,7 +10,7 @@ TESTTIME   ?= 20m
 BENCHFLAGS ?=
 export VHOSTNET_CACHE := $(CACHE)
 
-.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench bench-guest clean
+.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench bench-growth bench-guest clean
 
 all: build
 
@@ -71,6 +71,10 @@ fuzz: deps
 
 bench: deps
 	$(GO) run ./bench $(BENCHFLAGS)
+
+# The same with many queue pairs, devices and buffers; round trips.
+bench-growth: deps
+	$(GO) run ./bench growth $(BENCHFLAGS)
 
 # Moderation engines under real programs in guests: about half an hour for each
 # lane, a fifth of it with BENCHFLAGS=--quick; --lanes chooses some.

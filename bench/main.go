@@ -17,7 +17,7 @@ import (
 type options struct {
 	Quick    bool              `help:"One launch with three short windows: to see that it works, not to compare."`
 	Rows     string            `help:"Only rows whose name matches, as in the table: 'built-in/echo/64/virtio-user'." placeholder:"REGEXP"`
-	Out      string            `help:"Folder for bench.json and bench.md; the table goes to standard output in any case." default:"bench/results" placeholder:"DIR"`
+	Out      string            `help:"Folder for bench.json, bench.md and bench.svg; the table goes to standard output in any case." default:"bench/results" placeholder:"DIR"`
 	Launches int               `help:"How often the processes of a row are started." default:"3"`
 	Windows  int               `help:"Measurements of each back-end in a launch." default:"7"`
 	Duration time.Duration     `help:"How long each takes." default:"400ms"`
@@ -31,9 +31,15 @@ type options struct {
 
 // commands are what the program can be; all but the first are its own children.
 type commands struct {
-	Compare options   `cmd:"" default:"withargs" help:"Compare vhostnet with other back-ends."`
-	Drive   driveArgs `cmd:"" hidden:"" help:"Be a front-end."`
-	Serve   serveArgs `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
+	Compare options    `cmd:"" default:"withargs" help:"Compare vhostnet with other back-ends."`
+	Draw    drawArgs   `cmd:"" help:"Make table and plot of an earlier comparison."`
+	Growth  growthArgs `cmd:"" help:"Measure how vhostnet does with many queue pairs, devices and buffers, and how long a round trip takes."`
+
+	Drive   driveArgs   `cmd:"" hidden:"" help:"Be a front-end."`
+	Serve   serveArgs   `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
+	Devices devicesArgs `cmd:"" hidden:"" help:"Be a back-end with many devices."`
+	Hold    holdArgs    `cmd:"" hidden:"" help:"Be drivers that do nothing."`
+	Load    loadCommand `cmd:"" hidden:"" help:"Be a driver, once."`
 }
 
 func main() {

@@ -216,15 +216,7 @@ func (r *report) save(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, "bench.json"), append(b, '\n'), 0o644); err != nil {
 		return err
 	}
-	f, err := os.Create(filepath.Join(dir, "bench.md"))
-	if err != nil {
-		return err
-	}
-	if err := r.markdown(f); err != nil {
-		_ = f.Close()
-		return err
-	}
-	return f.Close()
+	return r.render(dir)
 }
 
 // markdown writes the report as a table.

@@ -9,8 +9,11 @@ import (
 )
 
 const (
-	// maxBatch is how many frames one system call moves.
-	maxBatch = 64
+	// maxBatch is how many frames one system call moves, maxBatchBytes after how many
+	// bytes it takes no further ones: nobody else gets the goroutine's processor, and
+	// no garbage collection begins, before it returns.
+	maxBatch      = 64
+	maxBatchBytes = 128 << 10
 	// maxAhead is how many frames are read ahead. Each has room for the largest
 	// one; the stride is such that the beginnings of short frames do not compete
 	// for the same lines of a cache.
@@ -208,15 +211,16 @@ func (q *queue) SendBatch(frames [][][]byte, errs []error) {
 // sendSome sends at least one frame, or finds that it would block, and returns with
 // how many frames it has dealt.
 func (q *queue) sendSome(frames [][][]byte, errs []error) int {
-	n, iov := 0, q.iov
+	n, bytes, iov := 0, 0, q.iov
 	if q.batch != nil && len(frames) > 1 {
-		for n < min(len(frames), maxBatch, q.batch.Entries()) {
+		for n < min(len(frames), maxBatch, q.batch.Entries()) && bytes < maxBatchBytes {
 			from := len(iov)
 			var ok bool
 			if iov, q.sizes[n], ok = vector(iov, frames[n]); !ok {
 				break
 			}
 			q.batch.Writev(q.fd, iov[from:])
+			bytes += q.sizes[n]
 			n++
 		}
 	}

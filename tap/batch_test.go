@@ -140,6 +140,20 @@ func TestSendBatchOddFrames(t *testing.T) {
 	}
 }
 
+// Long frames go in small batches: a system call must not take long.
+func TestSendBatchOfLongFrames(t *testing.T) {
+	b := &fakeBatch{}
+	q := newQueue(&fake{t: t}, b, -1)
+	var frames [][][]byte
+	for range 20 {
+		frames = append(frames, [][]byte{make([]byte, 60000)})
+	}
+	q.SendBatch(frames, make([]error, len(frames)))
+	if len(b.sent) != len(frames) || slices.Max(b.asked)*60000 > maxBatchBytes+60000 {
+		t.Errorf("%d frames were sent, %v in a batch", len(b.sent), b.asked)
+	}
+}
+
 // A kernel that cannot tell that a TAP would block is not asked again.
 func TestBatchesGivenUp(t *testing.T) {
 	frames := [][][]byte{{make([]byte, 72)}, {make([]byte, 72)}}
