@@ -114,6 +114,7 @@ func (g *growthArgs) variants() (list []*variant, hosts []*host) {
 		return h
 	}
 	const size = 64
+	var rings []*variant
 	for _, mode := range []string{"sink", "source", "echo"} {
 		h := add(1, 8, row{builtIn, mode, size, blocking}.port())
 		for _, pairs := range []int{1, 2, 4, 8} {
@@ -123,12 +124,13 @@ func (g *growthArgs) variants() (list []*variant, hosts []*host) {
 			})
 		}
 		for _, entries := range []int{64, 256, 1024, 4096} {
-			list = append(list, &variant{
+			rings = append(rings, &variant{
 				section: sectionRings, name: fmt.Sprintf("%s, %d", mode, entries), group: mode, base: entries == 256, host: h,
 				load: loadArgs{Mode: mode, Size: size, Pairs: 1, QueueSize: entries},
 			})
 		}
 	}
+	list = append(list, rings...)
 	for _, n := range g.Devices {
 		list = append(list, &variant{
 			section: sectionDevices, name: strconv.Itoa(n), base: n == g.Devices[0], host: add(n, 1, "echo"), idle: true,

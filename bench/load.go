@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,6 +129,8 @@ func (c *loadCommand) Run(s *streams) (err error) {
 	if err := json.Unmarshal([]byte(c.Order), &a); err != nil {
 		return err
 	}
+	// Queue pairs share a processor as a guest's threads do: the kernel divides it.
+	runtime.GOMAXPROCS(a.Pairs + 1)
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: a.Socket, Net: "unix"})
 	if err != nil {
 		return err

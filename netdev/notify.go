@@ -17,6 +17,8 @@ type ring struct {
 	enabled bool
 	// paused: the ring's addresses do not lie in the current memory table.
 	paused bool
+	// at is when entries were given back last.
+	at int64
 	// polled: the front-end sends no kicks (no kick fd).
 	polled bool
 	// due: the driver has announced entries since the ring was started. A ring
@@ -59,6 +61,7 @@ func (r *ring) live() bool { return r.q != nil && !r.paused }
 // slots is how many descriptors went back with it.
 func (r *ring) observe(now int64, packets uint32, bytes uint64, slots int) {
 	r.slots += slots
+	r.at = now
 	r.act(now, r.mod.Observe(now, packets, bytes))
 }
 

@@ -66,3 +66,25 @@ func TestPollerChanges(t *testing.T) {
 		t.Errorf("looked %d times after a long pause", looked)
 	}
 }
+
+// A worker lets others have the processor after each turn of work, and no sooner.
+func TestShare(t *testing.T) {
+	var w worker
+	w.shared = 1
+	for _, step := range []struct {
+		tx, rx int64
+		want   int64
+	}{
+		{1, 1, 1},
+		{turn, 1, 1},
+		{turn + 1, turn, 1},
+		{turn, turn + 2, turn + 2},
+		{turn + 3, turn + 3, turn + 2},
+		{3 * turn, turn, 3 * turn},
+	} {
+		w.tx.at, w.rx.at = step.tx, step.rx
+		if w.share(); w.shared != step.want {
+			t.Errorf("at %d and %d: last shared at %d, want %d", step.tx, step.rx, w.shared, step.want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"log/slog"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ const (
 	// spinWindow is below what a sleep with a timer costs; a nearer deadline is
 	// waited for awake.
 	spinWindow = int64(15 * time.Microsecond)
+	// turn is for how long, in ns, a worker has work done before it lets others have
+	// the processor, if they are waiting for it.
+	turn = int64(100 * time.Microsecond)
 	// pollInterval is how often, in milliseconds, a ring without a kick fd is
 	// looked at while idle.
 	pollInterval = 1
@@ -62,6 +66,9 @@ type worker struct {
 	portGone     bool // it has failed for good, which was logged
 	quit         bool
 	done         chan struct{}
+
+	// shared is when others were last let have the processor.
+	shared int64
 
 	txs   txScratch
 	rxs   rxScratch
@@ -114,6 +121,7 @@ func (w *worker) run() {
 			}
 		}
 		if w.guarded() {
+			w.share()
 			if w.poll.since != 0 {
 				w.poll.worked(nanotime())
 			}
@@ -123,6 +131,16 @@ func (w *worker) run() {
 			continue
 		}
 		w.sleep()
+	}
+}
+
+// share lets others have the processor after a while of work. The runtime would do
+// so after 10 ms, for which another queue's worker, if they are more than
+// processors, would have to wait for its turn.
+func (w *worker) share() {
+	if now := max(w.tx.at, w.rx.at); now-w.shared > turn {
+		w.shared = now
+		runtime.Gosched()
 	}
 }
 
