@@ -34,8 +34,11 @@ const (
 	// waited for awake.
 	spinWindow = int64(15 * time.Microsecond)
 	// turn is for how long, in ns, a worker has work done before it lets others have
-	// the processor, if they are waiting for it.
-	turn = int64(100 * time.Microsecond)
+	// the processor, if they are waiting for it. Round trips beside bulk wait for
+	// such turns; but bulk loads that share a processor are slower the more often
+	// they change places, since driver and worker of a pair then find each other
+	// asleep.
+	turn = int64(300 * time.Microsecond)
 	// pollInterval is how often, in milliseconds, a ring without a kick fd is
 	// looked at while idle.
 	pollInterval = 1
