@@ -89,7 +89,11 @@ func (d *Device) queueSnapshot(i int) QueueSnapshot {
 			Engine: d.specs[i].String(),
 		}
 		w := d.pairs[i/2]
-		_ = w.post(func() { q.Coalesce.Decision = w.ringFor(i).engine.Decision() })
+		// Between two bursts, so that a decision and what it led to fit together.
+		_ = w.post(func() {
+			q.Coalesce.Decision = w.ringFor(i).engine.Decision()
+			q.Coalesce.Host, q.Coalesce.Effective = unpack(c.host.Load()), unpack(c.inForce.Load())
+		})
 	}
 	return q
 }
