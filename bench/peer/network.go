@@ -37,7 +37,19 @@ type Network struct {
 
 // NewNetwork makes a namespace in which HostIP is an address of the loopback
 // interface. It needs root.
-func NewNetwork() (n *Network, err error) {
+func NewNetwork() (*Network, error) {
+	return makeNetwork(func(n *Network, lo netlink.Link) error {
+		return errors.Join(n.listen(), n.address(lo, HostIP+"/32"))
+	})
+}
+
+// NewStack makes a namespace with nothing but a loopback interface, for the stack
+// of a guest. It needs root.
+func NewStack() (*Network, error) {
+	return makeNetwork(func(*Network, netlink.Link) error { return nil })
+}
+
+func makeNetwork(fill func(n *Network, lo netlink.Link) error) (n *Network, err error) {
 	n = &Network{handle: -1}
 	defer func() {
 		if err != nil {
@@ -56,13 +68,9 @@ func NewNetwork() (n *Network, err error) {
 				return err
 			}
 		}
-		n.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4zero, Port: HostPort})
-		return err
+		return nil
 	})
 	if err != nil {
-		return n, err
-	}
-	if err := n.socket.SetReadBuffer(4096); err != nil {
 		return n, err
 	}
 	if n.h, err = netlink.NewHandleAt(n.handle); err != nil {
@@ -72,7 +80,29 @@ func NewNetwork() (n *Network, err error) {
 	if err != nil {
 		return n, err
 	}
-	return n, errors.Join(n.h.LinkSetUp(lo), n.address(lo, HostIP+"/32"))
+	return n, errors.Join(n.h.LinkSetUp(lo), fill(n, lo))
+}
+
+// listen opens the socket that takes the guest's packets.
+func (n *Network) listen() (err error) {
+	err = n.Do(func() (err error) {
+		n.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4zero, Port: HostPort})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return n.socket.SetReadBuffer(4096)
+}
+
+// Do runs f in a thread of the namespace.
+func (n *Network) Do(f func() error) error {
+	return inThread(func() error {
+		if err := netns.Set(n.handle); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // inThread runs f in a thread that ends afterwards.
@@ -147,10 +177,7 @@ func (n *Network) guest(l netlink.Link, reflect bool) error {
 // Datagrams returns how many of the guest's packets have come to the socket since
 // the namespace was made, without the first few, which fill its buffer.
 func (n *Network) Datagrams() (sum uint64, err error) {
-	err = inThread(func() error {
-		if err := netns.Set(n.handle); err != nil {
-			return err
-		}
+	err = n.Do(func() error {
 		b, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err
