@@ -233,6 +233,7 @@ func (g *Guest) receive() {
 	for i := range g.packets[:n] {
 		bytes += len(g.packets[i].Frame())
 		g.iov = g.packets[i].Segments(g.iov[:0])
+		believe(g.iov[0], g.packets[i].Frame())
 		if g.port.Send(g.iov) != nil {
 			g.c.lost.Add(1)
 		}
