@@ -10,7 +10,7 @@ TESTTIME   ?= 20m
 BENCHFLAGS ?=
 export VHOSTNET_CACHE := $(CACHE)
 
-.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench bench-growth bench-guest clean
+.PHONY: all build deps guests demo test test-unit test-guest lint vuln fuzz bench bench-growth bench-guest bench-stream clean
 
 all: build
 
@@ -80,6 +80,11 @@ bench-growth: deps
 # lane, a fifth of it with BENCHFLAGS=--quick; --lanes chooses some.
 bench-guest: deps guests build
 	$(GO) run ./bench/guest $(BENCHFLAGS)
+
+# vhostnet, net_vhost, passt and QEMU's own device under TCP and sockperf: less
+# than ten minutes.
+bench-stream: deps guests
+	$(GO) run ./bench/stream $(BENCHFLAGS)
 
 clean:
 	rm -rf bin

@@ -27,6 +27,8 @@ const (
 	LaneOldNetdev
 	// LaneUML is User-Mode Linux, which runs at native speed.
 	LaneUML
+	// LaneTAP is QEMU's own virtio-net on a TAP, without vhostnet: to compare with.
+	LaneTAP
 )
 
 // String is the lane's name in logs.
@@ -40,6 +42,8 @@ func (l Lane) String() string {
 		return "old-netdev"
 	case LaneUML:
 		return "uml"
+	case LaneTAP:
+		return "tap"
 	}
 	return fmt.Sprintf("lane(%d)", int(l))
 }
@@ -53,6 +57,9 @@ type Config struct {
 	// Socket is the backend's vhost-user socket, which must be listening. Empty
 	// means a guest without a network device.
 	Socket string
+	// TAP is what LaneTAP has instead of a socket: an attached TAP of one queue with
+	// IFF_VNET_HDR. The caller may close it once the guest was started.
+	TAP *os.File
 	// QueuePairs is what the front-end is set up for; 0 means 1.
 	QueuePairs int
 	// Agent is the guest's init, as BuildAgent makes it.

@@ -2,6 +2,7 @@ package qemutest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -38,7 +39,14 @@ func (g *Guest) startQEMU(ctx context.Context, initrd string, control *os.File) 
 			// What costs boot time under an emulated CPU and changes nothing here.
 			"console=ttyS0", "nokaslr", "mitigations=off", "no_timer_check", "tsc=reliable", "audit=0", "apparmor=0"), " "),
 	}
-	if c.Socket != "" {
+	extra := []*os.File{control, monitorTheirs}
+	if c.Lane == LaneTAP {
+		if c.TAP == nil {
+			return errors.New("qemutest: a guest on a TAP without a TAP")
+		}
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=n0,vhost=off,fd=%d", stdFiles+len(extra)), "-device", "virtio-net-pci,netdev=n0,romfile=")
+		extra = append(extra, c.TAP)
+	} else if c.Socket != "" {
 		device, err := qemuDevice(c, qemu.ReconnectMS)
 		if err != nil {
 			return err
@@ -48,7 +56,7 @@ func (g *Guest) startQEMU(ctx context.Context, initrd string, control *os.File) 
 	// The guest lives until Close, not as long as the call that started it.
 	cmd := qemu.Command(context.WithoutCancel(ctx), args...)
 	cmd.Dir = c.Dir
-	cmd.ExtraFiles = []*os.File{control, monitorTheirs}
+	cmd.ExtraFiles = extra
 	cmd.Stdout, cmd.Stderr = g.Console, g.Stderr
 	if g.process, err = start("QEMU", cmd, nil); err != nil {
 		return err
@@ -56,6 +64,9 @@ func (g *Guest) startQEMU(ctx context.Context, initrd string, control *os.File) 
 	g.monitor = newMonitor(monitorOurs)
 	return nil
 }
+
+// stdFiles is how many descriptors a program has before those of ExtraFiles.
+const stdFiles = 3
 
 // qemuDevice is the network device of a lane.
 func qemuDevice(c Config, milliseconds bool) ([]string, error) {

@@ -89,9 +89,10 @@ var rules = map[string]rule{
 	"mgmt": {ours: []string{"netdev", "internal/unixsock"}, why: "management sees snapshots: it reaches neither a queue nor guest memory"},
 
 	// Programs.
-	"demo":        {ours: []string{"*"}},
-	"bench":       {ours: []string{"*"}},
-	"bench/guest": {ours: []string{"*"}},
+	"demo":         {ours: []string{"*"}},
+	"bench":        {ours: []string{"*"}},
+	"bench/guest":  {ours: []string{"*"}},
+	"bench/stream": {ours: []string{"*"}},
 	"bench/peer": {
 		ours: []string{"qemu-test/provision"},
 		why:  "peers and vhostnet are programs here, on equal terms: neither is seen from inside",

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/vhostnet/vhostnet/bench/peer"
+)
+
+const (
+	// hostTap and guestTap are the TAPs of a back-end and of a native guest, each in
+	// a namespace of its own.
+	hostTap  = "vn0"
+	guestTap = "eth0"
+	// passtMTU is what passt tells a guest that asks (DHCP), in bytes. It makes
+	// large segments of TCP where the others have offloads.
+	passtMTU = 65520
+	// congestionControl is what Linux has by default, which this machine may not. BBR
+	// for one takes every delay beyond the shortest for a queue.
+	congestionControl = "cubic"
+)
+
+// nativeSite is a native guest.
+type nativeSite struct {
+	s            *starter
+	host, inside *peer.Network
+	back         peer.BackEnd
+	guest        *peer.NativeGuest
+	servers      *servers
+}
+
+// native starts a back-end and a native guest on it.
+func (s *starter) native(ctx context.Context, backEnd string) (_ site, err error) {
+	n := &nativeSite{s: s}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	dir, err := s.folder()
+	if err != nil {
+		return nil, err
+	}
+	if n.host, err = peer.NewNetwork(); err != nil {
+		return nil, err
+	}
+	if n.inside, err = peer.NewStack(); err != nil {
+		return nil, err
+	}
+	if n.back, err = s.backEnd(ctx, backEnd, dir, peer.Place{Core: backCore, Net: n.host}); err != nil {
+		return nil, err
+	}
+	mtu := 0
+	if backEnd == passt {
+		mtu = passtMTU
+	} else if err := n.host.Guest(hostTap, false); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, s.self, "guest", "--socket", n.back.Socket(), "--tap", guestTap)
+	if n.guest, err = peer.StartGuest(ctx, cmd, peer.Place{Core: guestCore, Net: n.inside}); err != nil {
+		return nil, err
+	}
+	if err := n.inside.Join(guestTap, mtu); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(n.host.SetCongestion(congestionControl), n.inside.SetCongestion(congestionControl)); err != nil {
+		return nil, err
+	}
+	n.servers, err = s.serve(ctx, peer.Place{Core: s.o.HostCore, Net: n.host})
+	return n, err
+}
+
+// backEnd starts one whose host side is a TAP, or sockets.
+func (s *starter) backEnd(ctx context.Context, name, dir string, at peer.Place) (b peer.BackEnd, err error) {
+	switch name {
+	case vhostnet:
+		socket := filepath.Join(dir, "vhostnet.sock")
+		cmd := exec.CommandContext(ctx, s.binary, "serve", "--socket-path", socket, "--port", "tap:"+hostTap, "--log-level", "warn")
+		b, err = peer.Daemon(ctx, name, cmd, socket, at)
+	case netVhostTap:
+		b, err = s.kit.NetVhostTap(ctx, dir, hostTap, at)
+	case passt:
+		b, err = s.kit.Passt(ctx, dir, at)
+	default:
+		err = fmt.Errorf("no back-end %q", name)
+	}
+	if err != nil {
+		return nil, err // and not an interface that holds a nil
+	}
+	return b, nil
+}
+
+func (n *nativeSite) Guest(ctx context.Context, program string, args ...string) (string, error) {
+	return peer.Run(ctx, program, n.s.assets.Tool(ctx, program, args...), peer.Place{Core: guestCore, Net: n.inside})
+}
+
+func (n *nativeSite) Resume(ctx context.Context) error { return n.back.Resume(ctx) }
+
+func (n *nativeSite) Pause(ctx context.Context) error { return n.back.Pause(ctx) }
+
+func (n *nativeSite) CPU() (time.Duration, error) { return peer.CPUTime(n.back.PID()) }
+
+func (n *nativeSite) Calls(ctx context.Context) (uint64, bool, error) {
+	c, err := n.guest.Counters(ctx)
+	return c.Calls, true, err
+}
+
+func (n *nativeSite) Close() error {
+	err := n.servers.close()
+	if n.guest != nil {
+		err = errors.Join(err, n.guest.Close())
+	}
+	if n.back != nil {
+		err = errors.Join(err, n.back.Close())
+	}
+	return errors.Join(err, n.inside.Close(), n.host.Close())
+}
