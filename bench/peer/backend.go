@@ -109,16 +109,20 @@ func Daemon(ctx context.Context, name string, cmd *exec.Cmd, socket string, at P
 	if d.Process, err = start(name, cmd, at); err != nil {
 		return nil, err
 	}
-	sockets := fmt.Sprintf("/proc/%d/net/unix", d.PID())
-	err = poll(ctx, d.Process, "socket", func() bool {
-		b, err := os.ReadFile(sockets)
-		return err == nil && listens(string(b), socket)
-	})
-	if err != nil {
+	if err = awaitSocket(ctx, d.Process, socket); err != nil {
 		_ = d.stop()
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(d.log.String()))
 	}
 	return d, nil
+}
+
+// awaitSocket waits until a process listens on a path.
+func awaitSocket(ctx context.Context, p *Process, socket string) error {
+	sockets := fmt.Sprintf("/proc/%d/net/unix", p.PID())
+	return poll(ctx, p, "socket", func() bool {
+		b, err := os.ReadFile(sockets)
+		return err == nil && listens(string(b), socket)
+	})
 }
 
 // listens tells whether somebody listens on a path. To connect would be to be

@@ -102,7 +102,7 @@ func (o *options) Run(s *streams) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("it needs root, for network namespaces")
 	}
-	st, err := newStarter(s.ctx, o, s.err)
+	st, err := newStarter(s.ctx, o, p.loads, s.err)
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,10 @@ func (s *starter) native(ctx context.Context, backEnd string) (_ site, err error
 	if n.back, err = s.backEnd(ctx, backEnd, dir, peer.Place{Core: backCore, Net: n.host}); err != nil {
 		return nil, err
 	}
+	// One that is paused may be stopped altogether.
+	if err := n.Resume(ctx); err != nil {
+		return nil, err
+	}
 	mtu := 0
 	if backEnd == passt {
 		mtu = passtMTU
@@ -70,8 +74,10 @@ func (s *starter) native(ctx context.Context, backEnd string) (_ site, err error
 	if err := errors.Join(n.host.SetCongestion(congestionControl), n.inside.SetCongestion(congestionControl)); err != nil {
 		return nil, err
 	}
-	n.servers, err = s.serve(ctx, peer.Place{Core: s.o.HostCore, Net: n.host})
-	return n, err
+	if n.servers, err = s.serve(ctx, peer.Place{Core: s.o.HostCore, Net: n.host}); err != nil {
+		return nil, err
+	}
+	return n, n.Pause(ctx)
 }
 
 // backEnd starts one whose host side is a TAP, or sockets.
@@ -85,6 +91,8 @@ func (s *starter) backEnd(ctx context.Context, name, dir string, at peer.Place) 
 		b, err = s.kit.NetVhostTap(ctx, dir, hostTap, at)
 	case passt:
 		b, err = s.kit.Passt(ctx, dir, at)
+	case ovsTap:
+		b, err = s.kit.OVS(ctx, s.ovs, dir, hostTap, at)
 	default:
 		err = fmt.Errorf("no back-end %q", name)
 	}
@@ -95,7 +103,7 @@ func (s *starter) backEnd(ctx context.Context, name, dir string, at peer.Place) 
 }
 
 func (n *nativeSite) Guest(ctx context.Context, program string, args ...string) (string, error) {
-	return peer.Run(ctx, program, n.s.assets.Tool(ctx, program, args...), peer.Place{Core: guestCore, Net: n.inside})
+	return peer.Run(ctx, program, n.s.tool(ctx, program, args...), peer.Place{Core: guestCore, Net: n.inside})
 }
 
 func (n *nativeSite) Resume(ctx context.Context) error { return n.back.Resume(ctx) }
@@ -111,6 +119,10 @@ func (n *nativeSite) Calls(ctx context.Context) (uint64, bool, error) {
 
 func (n *nativeSite) Close() error {
 	err := n.servers.close()
+	if n.back != nil {
+		// Its part in the guest's end; it may be running already.
+		_ = n.Resume(context.Background())
+	}
 	if n.guest != nil {
 		err = errors.Join(err, n.guest.Close())
 	}

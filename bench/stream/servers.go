@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 // servers are the programs of a host side.
 type servers struct{ list []*peer.Server }
 
-// serve starts them in a host's namespace.
+// serve starts those that loads need in a host's namespace.
 func (s *starter) serve(ctx context.Context, at peer.Place) (_ *servers, err error) {
 	v := &servers{}
 	defer func() {
@@ -25,21 +26,23 @@ func (s *starter) serve(ctx context.Context, at peer.Place) (_ *servers, err err
 	}()
 	for _, p := range []struct {
 		name string
+		port int
 		args []string
 	}{
-		{"iperf3", []string{"--server", "--bind", peer.HostIP, "--port", strconv.Itoa(iperfPort)}},
-		{"sockperf", []string{"server", "-i", peer.HostIP, "-p", strconv.Itoa(sockperfPort)}},
+		// Their answers to datagrams have to come from the address that was asked.
+		{"iperf3", iperfPort, []string{"--server", "--bind", peer.HostIP, "--port", strconv.Itoa(iperfPort)}},
+		{"sockperf", sockperfPort, []string{"server", "-i", peer.HostIP, "-p", strconv.Itoa(sockperfPort)}},
 	} {
+		if !slices.ContainsFunc(s.loads, func(l load) bool { return l.program == p.name }) {
+			continue
+		}
 		// It is ended by close, and not by the context, whose end is no failure of it.
-		cmd := s.assets.Tool(context.WithoutCancel(ctx), p.name, p.args...)
-		one, err := peer.Serve(p.name, cmd, at)
+		one, err := peer.Serve(p.name, s.tool(context.WithoutCancel(ctx), p.name, p.args...), at)
 		if err != nil {
 			return nil, err
 		}
 		v.list = append(v.list, one)
-	}
-	for _, port := range []int{iperfPort, sockperfPort} {
-		if err := waitPort(ctx, at.Net, port); err != nil {
+		if err := waitPort(ctx, at.Net, p.port); err != nil {
 			return nil, err
 		}
 	}

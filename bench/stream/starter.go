@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -24,26 +25,31 @@ const (
 	vhostnet    = "vhostnet"
 	netVhostTap = "net_vhost + net_tap"
 	passt       = "passt"
+	ovsTap      = "OVS-DPDK + tap"
 	qemuTap     = "QEMU's own"
 )
 
 // starter starts sites.
 type starter struct {
 	o      *options
+	loads  []load
 	dir    string
 	self   string
 	binary string // vhostnet
 	agent  string // the init of machines, "" if there are none
 	assets *provision.Assets
+	// tool is a command that runs a client or a server on this machine.
+	tool func(ctx context.Context, name string, args ...string) *exec.Cmd
 	peers  *provision.Peers // nil without
 	kit    *peer.Kit        // nil without
+	ovs    *provision.OVS   // nil without
 	notes  []string
 	seq    int
 }
 
 // newStarter builds vhostnet and unpacks what is needed.
-func newStarter(ctx context.Context, o *options, progress io.Writer) (s *starter, err error) {
-	s = &starter{o: o}
+func newStarter(ctx context.Context, o *options, loads []load, progress io.Writer) (s *starter, err error) {
+	s = &starter{o: o, loads: loads}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -59,6 +65,7 @@ func newStarter(ctx context.Context, o *options, progress io.Writer) (s *starter
 	if s.assets, err = provision.Ensure(ctx, provision.Options{Log: log}); err != nil {
 		return s, err
 	}
+	s.tool = s.assets.Tool
 	// Paths of Unix sockets have to be short.
 	if s.dir, err = os.MkdirTemp("", "vn-"); err != nil {
 		return s, err
@@ -74,10 +81,14 @@ func newStarter(ctx context.Context, o *options, progress io.Writer) (s *starter
 		return s, err
 	}
 	if s.peers, err = provision.EnsurePeers(ctx, provision.Options{Log: log}); err != nil {
-		s.notes = append(s.notes, "no other back-ends in the native lane: "+err.Error())
+		s.notes = append(s.notes, "neither DPDK's testpmd nor passt nor Open vSwitch: "+err.Error())
 		return s, nil
 	}
-	s.kit = peer.NewKit(s.peers, 1)
+	if s.ovs, err = provision.EnsureOVS(ctx, provision.Options{Log: log}); err != nil {
+		s.notes = append(s.notes, "no Open vSwitch: "+err.Error())
+	}
+	// Open vSwitch takes as much as two testpmds.
+	s.kit = peer.NewKit(s.peers, 3)
 	if !s.kit.HugePages() {
 		s.notes = append(s.notes, "DPDK without huge pages")
 	}
@@ -102,6 +113,9 @@ func (s *starter) versions() map[string]string {
 	if s.peers != nil {
 		v["DPDK"], v["passt"] = s.peers.DPDKVersion, s.peers.PasstVersion
 	}
+	if s.ovs != nil {
+		v["Open vSwitch"] = s.ovs.Version
+	}
 	return v
 }
 
@@ -113,6 +127,9 @@ func (s *starter) lane(name string) *lane {
 	l := &lane{name: name, backEnds: []string{netVhostTap, vhostnet, passt}, open: s.native, cores: 1}
 	if s.kit == nil {
 		l.backEnds = []string{vhostnet}
+	}
+	if s.ovs != nil {
+		l.backEnds = append(l.backEnds, ovsTap)
 	}
 	return l
 }

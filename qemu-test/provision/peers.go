@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -105,41 +106,50 @@ func (p *Peers) fillDPDK(ctx context.Context, from *apt) (err error) {
 	})
 }
 
-func (p *Peers) keepDPDK(all, to string) error {
-	programs := []string{testpmdPlace}
-	for _, name := range pmds {
+func (p *Peers) keepDPDK(all, to string) (err error) {
+	p.Drivers, err = keep(all, to, p.DPDK, []string{testpmdPlace}, pmds)
+	return err
+}
+
+// keep copies programs and other files of unpacked packages, drivers of DPDK, and
+// the libraries of programs and drivers. It returns where the drivers will be when
+// the folder to is at the place final.
+func keep(all, to, final string, programs, drivers []string, others ...string) (places []string, err error) {
+	const libraries = "usr/lib/x86_64-linux-gnu"
+	linked, files := programs, map[string]string{}
+	for _, name := range append(slices.Clone(programs), others...) {
+		files[name] = filepath.Join(all, name)
+	}
+	for _, name := range drivers {
 		found, err := filepath.Glob(filepath.Join(all, pmdPattern, name+".so.*.*"))
 		if err != nil || len(found) != 1 {
-			return fmt.Errorf("dpdk-dev has %d drivers %s", len(found), name)
+			return nil, fmt.Errorf("there are %d drivers %s", len(found), name)
 		}
 		rel, err := filepath.Rel(all, found[0])
 		if err != nil {
-			return err
+			return nil, err
 		}
-		programs = append(programs, rel)
-		p.Drivers = append(p.Drivers, filepath.Join(p.DPDK, "usr/lib/x86_64-linux-gnu", filepath.Base(rel)))
+		linked = append(slices.Clone(linked), rel)
+		files[filepath.Join(libraries, filepath.Base(rel))] = found[0]
+		places = append(places, filepath.Join(final, libraries, filepath.Base(rel)))
 	}
-	libs, err := libraryClosure(all, programs...)
+	libs, err := libraryClosure(all, linked...)
 	if err != nil {
-		return err
-	}
-	places := map[string]string{testpmdPlace: filepath.Join(all, testpmdPlace)}
-	for _, rel := range programs[1:] {
-		places["usr/lib/x86_64-linux-gnu/"+filepath.Base(rel)] = filepath.Join(all, rel)
+		return nil, err
 	}
 	for _, l := range libs {
-		places[libraryPlace(l)] = l
+		files[libraryPlace(l)] = l
 	}
-	for place, from := range places {
+	for place, from := range files {
 		target := filepath.Join(to, place)
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
-			return err
+			return nil, err
 		}
 		if err := copyFile(from, target); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return places, nil
 }
 
 func (p *Peers) fillPasst(ctx context.Context, from *apt) (err error) {
