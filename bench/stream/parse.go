@@ -22,8 +22,6 @@ type iperfSum struct {
 type iperfReport struct {
 	Error string `json:"error"`
 	End   struct {
-		// Sum is of UDP, as the receiver has it.
-		Sum         iperfSum `json:"sum"`
 		SumSent     iperfSum `json:"sum_sent"`
 		SumReceived iperfSum `json:"sum_received"`
 	} `json:"end"`
@@ -64,7 +62,7 @@ func parseUDP(out string) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	sum := r.End.Sum
+	sum := r.End.SumReceived
 	if sum.Packets <= sum.LostPackets || sum.Seconds <= 0 {
 		return outcome{}, fmt.Errorf("iperf3: %w: %s", errNothing, tailOf(out))
 	}

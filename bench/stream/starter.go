@@ -39,12 +39,12 @@ type starter struct {
 	agent  string // the init of machines, "" if there are none
 	assets *provision.Assets
 	// tool is a command that runs a client or a server on this machine.
-	tool func(ctx context.Context, name string, args ...string) *exec.Cmd
-	peers  *provision.Peers // nil without
-	kit    *peer.Kit        // nil without
-	ovs    *provision.OVS   // nil without
-	notes  []string
-	seq    int
+	tool  func(ctx context.Context, name string, args ...string) *exec.Cmd
+	peers *provision.Peers // nil without
+	kit   *peer.Kit        // nil without
+	ovs   *provision.OVS   // nil without
+	notes []string
+	seq   int
 }
 
 // newStarter builds vhostnet and unpacks what is needed.
