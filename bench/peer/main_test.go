@@ -23,6 +23,8 @@ func TestMain(m *testing.M) {
 		fakeTestpmd(os.Args[1:])
 	case "driver":
 		fakeDriver(os.Args[1])
+	case "guest":
+		fakeGuest(os.Args[1])
 	case "daemon":
 		fakeDaemon(os.Args[1])
 	default:
@@ -106,6 +108,14 @@ func fakeDriver(answer string) {
 		_ = json.NewEncoder(os.Stdout).Encode(Answer{Window: Window{
 			Packets: float64(n), Seconds: o.Length.Seconds(), Counted: true, Calls: float64(o.BackEnd), Kicks: o.WarmUp.Seconds(),
 		}})
+	}
+}
+
+// fakeGuest gives the same answer to every line.
+func fakeGuest(answer string) {
+	in := bufio.NewScanner(os.Stdin)
+	for fmt.Print(DriverPrompt); in.Scan(); fmt.Print(DriverPrompt) {
+		fmt.Println(answer)
 	}
 }
 

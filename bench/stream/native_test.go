@@ -88,7 +88,9 @@ func TestNative(t *testing.T) {
 	loads := slices.DeleteFunc(allLoads(), func(l load) bool { return l.kind != kindTCP })
 	o := &options{Launches: 1, Rounds: 1, Seconds: 1, HostCore: -1}
 	s := &starter{o: o, loads: loads, dir: dir, self: self, binary: self}
-	s.tool = func(ctx context.Context, name string, args ...string) *exec.Cmd { return exec.CommandContext(ctx, name, args...) }
+	s.tool = func(ctx context.Context, name string, args ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, name, args...)
+	}
 	r := newReport(o, nil)
 	var progress bytes.Buffer
 	c := &comparison{
