@@ -81,8 +81,8 @@ bench-growth: deps
 bench-guest: deps guests build
 	$(GO) run ./bench/guest $(BENCHFLAGS)
 
-# vhostnet, net_vhost, passt and QEMU's own device under TCP and sockperf: less
-# than ten minutes.
+# vhostnet, net_vhost, Open vSwitch, passt and QEMU's own device under TCP and
+# sockperf: less than ten minutes.
 bench-stream: deps guests
 	$(GO) run ./bench/stream $(BENCHFLAGS)
 

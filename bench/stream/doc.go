@@ -8,8 +8,9 @@
 // In the lane native the guest is the stack of a network namespace behind the
 // embedded driver, which sleeps when it is idle; it and the client have core 0, the
 // back-end core 1. Back-ends are vhostnet with a TAP, DPDK's net_vhost with net_tap,
-// which has no segmentation offload, and passt, whose host side is sockets. All are
-// alive at the same time and are measured in turns.
+// which has no segmentation offload, passt, whose host side is sockets, and Open
+// vSwitch with DPDK and a TAP. All are alive at the same time and are measured in
+// turns.
 //
 // In the lane machine the guest is Linux in QEMU with an emulated processor, behind
 // vhostnet (-netdev vhost-user) or behind QEMU's own device (-netdev tap,vhost=off):
