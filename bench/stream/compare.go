@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/vhostnet/vhostnet/bench/peer"
 )
 
 // site is a guest on a back-end, with servers on the host side. One goroutine uses
@@ -135,10 +137,47 @@ func (c *comparison) launch(ctx context.Context, number int, names []string, loa
 // patience is how much longer than the load a program may take.
 const patience = 8 * time.Second
 
+const (
+	// probe is for how long others are looked for before a window.
+	probe = 100 * time.Millisecond
+	// disturbance is the share of the processors from which on somebody else is
+	// there; half as much can be an error of the measurement, for which see
+	// [peer.Idle].
+	disturbance = 0.2
+)
+
+// others is the share of the processors that other programs have while everything
+// of ours sleeps.
+func others(ctx context.Context, length time.Duration) (float64, error) {
+	before, err := peer.Idle()
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-time.After(length):
+	}
+	took := time.Since(start)
+	after, err := peer.Idle()
+	if err != nil {
+		return 0, err
+	}
+	var idle time.Duration
+	for core := range after {
+		idle += after[core] - before[core]
+	}
+	return max(0, 1-float64(idle)/float64(took*time.Duration(len(after)))), nil
+}
+
 // window runs one load on one back-end.
 func (c *comparison) window(ctx context.Context, b site, l load) (s sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.o.Seconds)*time.Second+patience)
 	defer cancel()
+	if s.Others, err = others(ctx, probe); err != nil {
+		return s, err
+	}
 	if err := b.Resume(ctx); err != nil {
 		return s, err
 	}

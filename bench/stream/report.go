@@ -58,6 +58,8 @@ type sample struct {
 	// Counted says that Calls, the back-end's notifications, were counted.
 	Counted bool    `json:"counted"`
 	Calls   float64 `json:"calls"`
+	// Others is the share of the processors that other programs had just before.
+	Others float64 `json:"others"`
 }
 
 // backEndResult is the outcome of one back-end under a load. Rates are bytes,
@@ -136,6 +138,7 @@ func (r *report) failed() error {
 
 // finish computes what the samples say.
 func (r *report) finish() {
+	disturbed, all := 0, 0
 	for _, lane := range r.Lanes {
 		for _, l := range lane.Loads {
 			reference := map[turn]sample{}
@@ -150,8 +153,17 @@ func (r *report) finish() {
 			})
 			for _, b := range l.BackEnds {
 				b.finish(l.Kind, reference, b.Name == lane.Reference)
+				for _, s := range b.Samples {
+					if all++; s.Others > disturbance {
+						disturbed++
+					}
+				}
 			}
 		}
+	}
+	if disturbed > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("other programs had more than %.0f %% of the processors before %d of %d windows",
+			100*disturbance, disturbed, all))
 	}
 }
 

@@ -222,3 +222,21 @@ func TestPlan(t *testing.T) {
 		t.Errorf("%+v, %v", p.loads, err)
 	}
 }
+
+func TestOthers(t *testing.T) {
+	if share, err := others(t.Context(), time.Millisecond); err != nil || share < 0 || share > 1 {
+		t.Errorf("%v, %v", share, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := others(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	r := &report{Lanes: []*laneResult{{Reference: "a", Loads: []*loadResult{{BackEnds: []*backEndResult{{
+		Name: "a", Samples: []sample{{Others: 0.5, outcome: outcome{Amount: 1, Seconds: 1, AllAmount: 1}}},
+	}}}}}}}
+	r.finish()
+	if len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "1 of 1 windows") {
+		t.Errorf("%q", r.Notes)
+	}
+}
