@@ -5,6 +5,12 @@
 // Usage:
 //
 //	go run ./bench [--quick] [--rows REGEXP] [--out DIR] [--vhostnet NAME=PATH]...
+//	go run ./bench draw [--out DIR]
+//	go run ./bench growth [--quick] [--rounds N] [--out DIR]
+//
+// draw makes table and plot of an earlier comparison again. growth measures how
+// vhostnet does with many queue pairs, devices and buffers, and how long a round trip
+// takes; its devices share one process, which those of the program vhostnet do not.
 //
 // Front-ends are DPDK's virtio-user, which polls, and the embedded driver, which
 // polls, or blocks on the call eventfds so that the back-end has to notify it.

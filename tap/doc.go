@@ -1,7 +1,8 @@
 // Package tap is the port behind a Linux TAP interface: it attaches to one with
 // virtio-net headers (IFF_VNET_HDR), follows the offloads that the driver
 // accepted, and moves frames between the TAP's queues and the buffers that it
-// is given, with one system call and one kernel copy a frame.
+// is given: many with one system call where the kernel has an io_uring, else one by
+// one.
 //
 // [Open] attaches to an existing interface, or makes one that lives as long as
 // the port. [Create] and [Delete] make and remove persistent interfaces, which
