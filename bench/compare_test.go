@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vhostnet/vhostnet/bench/peer"
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // fakePeer is a back-end and its front-end in one, in this process.
@@ -124,7 +125,7 @@ func TestCompare(t *testing.T) {
 	quietMachine(r)
 	r.finish()
 	good := r.Rows[0].find("good")
-	if want := (spread{1.5, 1.5, 1.5}); *good.Ratio != want || good.Turns != 3 {
+	if want := (stat.Spread{Median: 1.5, Min: 1.5, Max: 1.5, N: 3}); *good.Ratio != want || good.Turns != 3 {
 		t.Errorf("ratio %+v of %d turns", *good.Ratio, good.Turns)
 	}
 	if r.Rows[0].find("bad") != nil || r.Rows[0].find(netVhost).Ratio != nil {

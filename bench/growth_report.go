@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // growthReport is what growth.json contains.
 type growthReport struct {
 	Time     time.Time        `json:"time"`
-	Machine  machine          `json:"machine"`
+	Machine  stat.Machine     `json:"machine"`
 	Rounds   int              `json:"rounds"`
 	Seconds  float64          `json:"seconds_per_measurement"`
 	Variants []*growthVariant `json:"variants"`
@@ -28,20 +30,20 @@ type growthVariant struct {
 	Base    bool           `json:"base"`
 	Samples []growthSample `json:"samples"`
 
-	PacketsPerSecond spread  `json:"packets_per_second"`
-	Ratio            *spread `json:"ratio_to_base,omitempty"`
-	CallsPerPacket   spread  `json:"calls_per_packet"`
-	IdleMillis       *spread `json:"idle_cpu_ms_per_second,omitempty"`
-	ResidentMB       spread  `json:"resident_mb"`
-	Threads          int     `json:"threads"`
-	P50              *spread `json:"p50_us,omitempty"`
-	P99              *spread `json:"p99_us,omitempty"`
-	P999             *spread `json:"p99_9_us,omitempty"`
-	Max              *spread `json:"max_us,omitempty"`
+	PacketsPerSecond stat.Spread  `json:"packets_per_second"`
+	Ratio            *stat.Spread `json:"ratio_to_base,omitempty"`
+	CallsPerPacket   stat.Spread  `json:"calls_per_packet"`
+	IdleMillis       *stat.Spread `json:"idle_cpu_ms_per_second,omitempty"`
+	ResidentMB       stat.Spread  `json:"resident_mb"`
+	Threads          int          `json:"threads"`
+	P50              *stat.Spread `json:"p50_us,omitempty"`
+	P99              *stat.Spread `json:"p99_us,omitempty"`
+	P999             *stat.Spread `json:"p99_9_us,omitempty"`
+	Max              *stat.Spread `json:"max_us,omitempty"`
 }
 
 func newGrowthReport(g *growthArgs, variants []*variant) *growthReport {
-	r := &growthReport{Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(), Rounds: g.Rounds, Seconds: g.Duration.Seconds()}
+	r := &growthReport{Time: time.Now().UTC().Truncate(time.Second), Machine: stat.ThisMachine(), Rounds: g.Rounds, Seconds: g.Duration.Seconds()}
 	for _, v := range variants {
 		r.Variants = append(r.Variants, &growthVariant{Section: v.section, Name: v.name, Group: v.group, Base: v.base})
 	}
@@ -70,9 +72,9 @@ func (r *growthReport) finish() {
 				p50, p99, p999, longest = append(p50, s.P50), append(p99, s.P99), append(p999, s.P999), append(longest, s.Max)
 			}
 		}
-		v.PacketsPerSecond, v.CallsPerPacket, v.ResidentMB = spreadOf(rates), spreadOf(calls), spreadOf(resident)
-		v.Ratio, v.IdleMillis = spreadIf(ratios), spreadIf(idle)
-		v.P50, v.P99, v.P999, v.Max = spreadIf(p50), spreadIf(p99), spreadIf(p999), spreadIf(longest)
+		v.PacketsPerSecond, v.CallsPerPacket, v.ResidentMB = stat.Of(rates), stat.Of(calls), stat.Of(resident)
+		v.Ratio, v.IdleMillis = stat.If(ratios), stat.If(idle)
+		v.P50, v.P99, v.P999, v.Max = stat.If(p50), stat.If(p99), stat.If(p999), stat.If(longest)
 	}
 }
 
@@ -139,12 +141,12 @@ func (r *growthReport) markdown(out io.Writer) error {
 		switch section {
 		case sectionLatency:
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s |\n", v.Name,
-				v.P50.cell("%.1f", true), v.P99.cell("%.0f", true), v.P999.cell("%.0f", true), v.Max.cell("%.0f", true))
+				v.P50.Ranged("%.1f"), v.P99.Ranged("%.0f"), v.P999.Ranged("%.0f"), v.Max.Ranged("%.0f"))
 		case sectionDevices:
 			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %d |\n", v.Name, rate,
-				v.Ratio.cell("%.2f", true), v.IdleMillis.cell("%.0f", true), v.ResidentMB.cell("%.0f", true), v.Threads)
+				v.Ratio.Ranged("%.2f"), v.IdleMillis.Ranged("%.0f"), v.ResidentMB.Ranged("%.0f"), v.Threads)
 		default:
-			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", v.Name, rate, v.Ratio.cell("%.2f", true), v.CallsPerPacket.cell("%.4f", true))
+			fmt.Fprintf(w, "| %s | %s | %s | %s |\n", v.Name, rate, v.Ratio.Ranged("%.2f"), v.CallsPerPacket.Ranged("%.4f"))
 		}
 	}
 	return w.Flush()

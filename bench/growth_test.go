@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 func TestParseFootprint(t *testing.T) {
@@ -40,7 +42,7 @@ func TestGrowthReport(t *testing.T) {
 	}
 	r.Variants[4].Samples[0].P50 = 7
 	r.finish()
-	if v := r.Variants[1]; v.Ratio == nil || *v.Ratio != (spread{2, 2, 2}) {
+	if v := r.Variants[1]; v.Ratio == nil || *v.Ratio != (stat.Spread{Median: 2, Min: 2, Max: 2, N: 2}) {
 		t.Errorf("ratio %+v", v.Ratio)
 	}
 	for _, i := range []int{0, 2, 3} {

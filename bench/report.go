@@ -13,12 +13,13 @@ import (
 	"time"
 
 	"github.com/vhostnet/vhostnet/bench/peer"
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // report is what bench.json contains.
 type report struct {
-	Time    time.Time `json:"time"`
-	Machine machine   `json:"machine"`
+	Time    time.Time    `json:"time"`
+	Machine stat.Machine `json:"machine"`
 	// PeerVersions are Debian's versions of the peers.
 	PeerVersions map[string]string `json:"peer_versions,omitempty"`
 	Launches     int               `json:"launches"`
@@ -28,13 +29,6 @@ type report struct {
 	// Notes are about what was measured, Failures about what was not.
 	Notes    []string `json:"notes,omitempty"`
 	Failures []string `json:"failures,omitempty"`
-}
-
-// spread is a median with the range around it.
-type spread struct {
-	Median float64 `json:"median"`
-	Min    float64 `json:"min"`
-	Max    float64 `json:"max"`
 }
 
 // turn names the windows that are compared with each other.
@@ -67,20 +61,20 @@ type rowResult struct {
 // backEndResult is the outcome of one back-end in a row. Pointers are nil where
 // there is nothing to say.
 type backEndResult struct {
-	Name             string  `json:"name"`
-	PacketsPerSecond spread  `json:"packets_per_second"`
-	Ratio            *spread `json:"ratio_to_reference,omitempty"`
+	Name             string       `json:"name"`
+	PacketsPerSecond stat.Spread  `json:"packets_per_second"`
+	Ratio            *stat.Spread `json:"ratio_to_reference,omitempty"`
 	// Turns is how many windows the ratio is of.
-	Turns          int      `json:"turns"`
-	CallsPerPacket *spread  `json:"calls_per_packet,omitempty"`
-	KicksPerPacket *spread  `json:"kicks_per_packet,omitempty"`
-	CPUNanoseconds spread   `json:"back_end_cpu_ns_per_packet"`
-	Samples        []sample `json:"samples"`
+	Turns          int          `json:"turns"`
+	CallsPerPacket *stat.Spread `json:"calls_per_packet,omitempty"`
+	KicksPerPacket *stat.Spread `json:"kicks_per_packet,omitempty"`
+	CPUNanoseconds stat.Spread  `json:"back_end_cpu_ns_per_packet"`
+	Samples        []sample     `json:"samples"`
 }
 
 func newReport(o *options, notes []string) *report {
 	r := &report{
-		Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(),
+		Time: time.Now().UTC().Truncate(time.Second), Machine: stat.ThisMachine(),
 		Launches: o.Launches, Windows: o.Windows, Seconds: o.Duration.Seconds(), Notes: slices.Clone(notes),
 	}
 	if o.Quick {
@@ -176,29 +170,9 @@ func (b *backEndResult) finish(reference map[turn]float64, itself bool) {
 			ratios = append(ratios, s.rate()/of)
 		}
 	}
-	b.PacketsPerSecond, b.CPUNanoseconds = spreadOf(rates), spreadOf(cpu)
-	b.Ratio, b.CallsPerPacket, b.KicksPerPacket = spreadIf(ratios), spreadIf(calls), spreadIf(kicks)
+	b.PacketsPerSecond, b.CPUNanoseconds = stat.Of(rates), stat.Of(cpu)
+	b.Ratio, b.CallsPerPacket, b.KicksPerPacket = stat.If(ratios), stat.If(calls), stat.If(kicks)
 	b.Turns = len(ratios)
-}
-
-// spreadOf returns the median, which for an even number of values is the mean of
-// the two in the middle, and the range.
-func spreadOf(values []float64) spread {
-	if len(values) == 0 {
-		return spread{}
-	}
-	v := slices.Sorted(slices.Values(values))
-	n := len(v)
-	return spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1]}
-}
-
-// spreadIf is spreadOf, nil if there are no values.
-func spreadIf(values []float64) *spread {
-	if len(values) == 0 {
-		return nil
-	}
-	s := spreadOf(values)
-	return &s
 }
 
 // save writes the report's files into a folder.
@@ -234,8 +208,8 @@ func (r *report) markdown(out io.Writer) error {
 	for _, o := range r.Rows {
 		ns = append(ns, o.Distances...)
 	}
-	if d := spreadIf(ns); d != nil {
-		fmt.Fprintf(w, "A cache line takes %s ns from core to core.\n", d.cell("%.0f", true))
+	if d := stat.If(ns); d != nil {
+		fmt.Fprintf(w, "A cache line takes %s ns from core to core.\n", d.Ranged("%.0f"))
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(w, "Note: %s.\n", n)
@@ -250,20 +224,9 @@ func (r *report) markdown(out io.Writer) error {
 			p := b.PacketsPerSecond
 			fmt.Fprintf(w, "| %s | %s | %d B | %s | %s | %.0f [%.0f-%.0f] | %s | %s | %s | %.0f |\n",
 				o.Host, o.Mode, o.Size, o.FrontEnd, b.Name, p.Median/1e3, p.Min/1e3, p.Max/1e3,
-				b.Ratio.cell("%.2f", true), b.CallsPerPacket.cell("%.4f", false), b.KicksPerPacket.cell("%.4f", false),
+				b.Ratio.Ranged("%.2f"), b.CallsPerPacket.Cell("%.4f"), b.KicksPerPacket.Cell("%.4f"),
 				b.CPUNanoseconds.Median)
 		}
 	}
 	return w.Flush()
-}
-
-// cell is the text in a table.
-func (s *spread) cell(format string, withRange bool) string {
-	switch {
-	case s == nil:
-		return "-"
-	case withRange:
-		return fmt.Sprintf(format+" ["+format+"-"+format+"]", s.Median, s.Min, s.Max)
-	}
-	return fmt.Sprintf(format, s.Median)
 }

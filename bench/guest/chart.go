@@ -13,6 +13,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // Size of a drawing: of each of its two panels, and of a workload in them.
@@ -58,12 +60,12 @@ func drawing(r *laneReport) ([]byte, error) {
 		}
 	}
 	above, err := panel("Lane "+r.Lane+": rate, as ratio to off", rows, workloads, variants, 1,
-		func(r row) spread { return r.ratio })
+		func(r row) stat.Spread { return r.ratio })
 	if err != nil {
 		return nil, err
 	}
 	below, err := panel("notifications per packet, change against off in percent", rows, workloads, variants, 0,
-		func(r row) spread { return percent(r.change) })
+		func(r row) stat.Spread { return percent(r.change) })
 	if err != nil {
 		return nil, err
 	}
@@ -83,13 +85,13 @@ func drawing(r *laneReport) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-func percent(s spread) spread {
-	return spread{Median: 100 * s.Median, Min: 100 * s.Min, Max: 100 * s.Max, N: s.N}
+func percent(s stat.Spread) stat.Spread {
+	return stat.Spread{Median: 100 * s.Median, Min: 100 * s.Min, Max: 100 * s.Max, N: s.N}
 }
 
 // panel draws one value of all rows, workload by workload, with its range.
 // neutral is its value without moderation.
-func panel(title string, rows []row, workloads, variants []string, neutral float64, value func(row) spread) (*plot.Plot, error) {
+func panel(title string, rows []row, workloads, variants []string, neutral float64, value func(row) stat.Spread) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = title
 	line, err := plotter.NewLine(plotter.XYs{{X: -0.5, Y: neutral}, {X: float64(len(workloads)) - 0.5, Y: neutral}})

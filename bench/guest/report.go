@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // legend is how to read the tables.
@@ -166,11 +168,11 @@ func (r row) cells() []string {
 		lat = fmt.Sprintf("%.0f / %s / %s / %s", r.latencyAvg.Median, known(r.latency50), known(r.latency99), known(r.l999))
 	}
 	list := []string{
-		r.title(), r.variant, significant(r.rate.Median) + " " + r.unit, r.ratio.text(),
-		fmt.Sprintf("%.4f", r.perPacket.Median), r.change.percentText(), fmt.Sprintf("%.0f", r.notifications.Median),
-		r.workChange.percentText(),
+		r.title(), r.variant, significant(r.rate.Median) + " " + r.unit, ratioText(r.ratio),
+		fmt.Sprintf("%.4f", r.perPacket.Median), percentText(r.change), fmt.Sprintf("%.0f", r.notifications.Median),
+		percentText(r.workChange),
 		fmt.Sprintf("%.0f", r.interrupts.Median), fmt.Sprintf("%.0f %%, %s us", 100*r.cpu.Median, significant(r.cpuPerPacket.Median)),
-		lat, r.latencyRatio.text(),
+		lat, ratioText(r.latencyRatio),
 	}
 	if r.variant == baseline {
 		list[3], list[5], list[7], list[11] = "", "", "", "" // of itself
@@ -199,8 +201,8 @@ func table(w *strings.Builder, head []string, rows [][]string) {
 	}
 }
 
-// text is the median and the range, nothing without values.
-func (s spread) text() string {
+// ratioText is the median and the range, nothing without values.
+func ratioText(s stat.Spread) string {
 	if s.N == 0 {
 		return ""
 	}
@@ -208,7 +210,7 @@ func (s spread) text() string {
 }
 
 // percentText is the same for a change, in percent.
-func (s spread) percentText() string {
+func percentText(s stat.Spread) string {
 	if s.N == 0 {
 		return ""
 	}
@@ -216,7 +218,7 @@ func (s spread) percentText() string {
 }
 
 // known is a latency that not every program reports.
-func known(s spread) string {
+func known(s stat.Spread) string {
 	if s.Median == 0 {
 		return "-"
 	}

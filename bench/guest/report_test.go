@@ -9,23 +9,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-func TestSpread(t *testing.T) {
-	for _, c := range []struct {
-		values []float64
-		want   spread
-	}{
-		{nil, spread{}},
-		{[]float64{3}, spread{Median: 3, Min: 3, Max: 3, N: 1}},
-		{[]float64{9, 1, 5}, spread{Median: 5, Min: 1, Max: 9, N: 3}},
-		{[]float64{9, 1, 5, 4}, spread{Median: 4.5, Min: 1, Max: 9, N: 4}},
-	} {
-		if got := spreadOf(c.values); got != c.want {
-			t.Errorf("%v: %+v", c.values, got)
-		}
-	}
-}
+	"github.com/vhostnet/vhostnet/bench/stat"
+)
 
 // measured is a sample of a receive workload.
 func measured(variant string, round int, rate, perPacket float64) sample {
@@ -37,7 +23,7 @@ func measured(variant string, round int, rate, perPacket float64) sample {
 
 func someReport() *laneReport {
 	return &laneReport{
-		Lane: "native", Time: time.Unix(0, 0).UTC(), Machine: machine{CPU: "a|b", Cores: 2, Kernel: "6", Go: "go1"},
+		Lane: "native", Time: time.Unix(0, 0).UTC(), Machine: stat.Machine{CPU: "a|b", Cores: 2, Kernel: "6", Go: "go1"},
 		Versions: map[string]string{"b": "2", "a": "1"}, Rounds: 2, Seconds: 1,
 		Workloads: []workloadInfo{{Name: "udp-rx-16", About: "small", Kind: kindBulk, Direction: "rx"}},
 		Samples: []sample{
@@ -59,7 +45,7 @@ func TestRows(t *testing.T) {
 	if off.variant != baseline || off.rate.Median != 1500 || off.ratio.Min != 1 || off.ratio.Max != 1 || off.few {
 		t.Errorf("%+v", off)
 	}
-	if adaptive.ratio != (spread{Median: 1, Min: 0.9, Max: 1.1, N: 2}) {
+	if adaptive.ratio != (stat.Spread{Median: 1, Min: 0.9, Max: 1.1, N: 2}) {
 		t.Errorf("%+v", adaptive.ratio)
 	}
 	if c := adaptive.change; math.Abs(c.Min+0.8) > 1e-9 || math.Abs(c.Max+0.75) > 1e-9 {

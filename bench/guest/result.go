@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/vhostnet/vhostnet/bench/stat"
 	"github.com/vhostnet/vhostnet/netdev"
 	qemutest "github.com/vhostnet/vhostnet/qemu-test"
 )
@@ -99,41 +100,24 @@ func calls(d netdev.DeviceSnapshot) uint64 {
 	return qemutest.Sum(d, "rx").Calls + qemutest.Sum(d, "tx").Calls
 }
 
-// spread is a median with the range around it, of N values.
-type spread struct {
-	Median, Min, Max float64
-	N                int
-}
-
-// spreadOf returns the median, which for an even number of values is the mean of
-// the two in the middle, and the range.
-func spreadOf(values []float64) spread {
-	if len(values) == 0 {
-		return spread{}
-	}
-	v := slices.Sorted(slices.Values(values))
-	n := len(v)
-	return spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
-}
-
 // row is all samples of a workload under one variant, against those without
 // moderation.
 type row struct {
 	workloadInfo
 	variant, unit string
 	// rate, and ratio: the same divided by that of `off` in the same round.
-	rate, ratio spread
+	rate, ratio stat.Spread
 	// perPacket is notifications per packet of the workload's direction, and change
 	// by how much that is more or less than with `off` in the same round: -1 for
 	// none at all.
-	perPacket, change spread
+	perPacket, change stat.Spread
 	// workChange is that of notifications of both directions for the same work.
-	workChange                       spread
-	notifications, kicks, interrupts spread
+	workChange                       stat.Spread
+	notifications, kicks, interrupts stat.Spread
 	// cpu is the share of a processor, and cpuPerPacket its time in microseconds.
-	cpu, cpuPerPacket                      spread
-	latencyRatio                           spread
-	latencyAvg, latency50, latency99, l999 spread
+	cpu, cpuPerPacket                      stat.Spread
+	latencyRatio                           stat.Spread
+	latencyAvg, latency50, latency99, l999 stat.Spread
 	// few is whether there are next to no notifications even without moderation.
 	few        bool
 	failed     int
@@ -197,12 +181,12 @@ func rowOf(samples []sample, base map[int]sample, i workloadInfo) row {
 		b, compare := base[s.Round]
 		c.add(s, b, compare, i.Direction)
 	}
-	r.rate, r.ratio, r.perPacket, r.change = spreadOf(c.rate), spreadOf(c.ratio), spreadOf(c.perPacket), spreadOf(c.change)
-	r.workChange = spreadOf(c.workChange)
-	r.notifications, r.kicks = spreadOf(c.notifications), spreadOf(c.kicks)
-	r.interrupts, r.cpu, r.cpuPerPacket = spreadOf(c.interrupts), spreadOf(c.cpu), spreadOf(c.cpuPerPacket)
-	r.latencyRatio, r.latencyAvg = spreadOf(c.latencyRatio), spreadOf(c.avg)
-	r.latency50, r.latency99, r.l999 = spreadOf(c.p50), spreadOf(c.p99), spreadOf(c.p999)
+	r.rate, r.ratio, r.perPacket, r.change = stat.Of(c.rate), stat.Of(c.ratio), stat.Of(c.perPacket), stat.Of(c.change)
+	r.workChange = stat.Of(c.workChange)
+	r.notifications, r.kicks = stat.Of(c.notifications), stat.Of(c.kicks)
+	r.interrupts, r.cpu, r.cpuPerPacket = stat.Of(c.interrupts), stat.Of(c.cpu), stat.Of(c.cpuPerPacket)
+	r.latencyRatio, r.latencyAvg = stat.Of(c.latencyRatio), stat.Of(c.avg)
+	r.latency50, r.latency99, r.l999 = stat.Of(c.p50), stat.Of(c.p99), stat.Of(c.p999)
 	return r
 }
 

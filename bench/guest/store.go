@@ -10,21 +10,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/vhostnet/vhostnet/bench/stat"
 	"github.com/vhostnet/vhostnet/qemu-test/provision"
 )
 
 // laneReport is what guest-LANE.json contains.
 type laneReport struct {
-	Lane    string    `json:"lane"`
-	Title   string    `json:"title,omitempty"`
-	Time    time.Time `json:"time"`
-	Machine machine   `json:"machine"`
+	Lane    string       `json:"lane"`
+	Title   string       `json:"title,omitempty"`
+	Time    time.Time    `json:"time"`
+	Machine stat.Machine `json:"machine"`
 	// Versions are of what was used, by name.
 	Versions map[string]string `json:"versions"`
 	Rounds   int               `json:"rounds"`
@@ -47,14 +45,6 @@ type workloadInfo struct {
 	// a variation.
 	Paced bool   `json:"paced,omitempty"`
 	Base  string `json:"base,omitempty"`
-}
-
-// machine says on what the numbers were taken.
-type machine struct {
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
 }
 
 func (r *laneReport) info(workload string) workloadInfo {
@@ -151,7 +141,7 @@ func render(dir string) error {
 
 func newLaneReport(o *options, lane string, chosen []workload) *laneReport {
 	r := &laneReport{
-		Lane: lane, Title: o.Title, Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(),
+		Lane: lane, Title: o.Title, Time: time.Now().UTC().Truncate(time.Second), Machine: stat.ThisMachine(),
 		Versions: map[string]string{}, Rounds: o.Rounds, Seconds: o.Seconds, Settle: settle.Seconds(),
 	}
 	for _, w := range chosen {
@@ -209,20 +199,4 @@ func revision(ctx context.Context) string {
 		return "unknown"
 	}
 	return strings.TrimSpace(string(out))
-}
-
-func thisMachine() machine {
-	m := machine{CPU: "unknown", Cores: runtime.NumCPU(), Kernel: "unknown", Go: runtime.Version()}
-	var u unix.Utsname
-	if unix.Uname(&u) == nil {
-		m.Kernel = unix.ByteSliceToString(u.Release[:])
-	}
-	raw, _ := os.ReadFile("/proc/cpuinfo") // not every architecture names its processor
-	for line := range strings.Lines(string(raw)) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
-			m.CPU = strings.TrimSpace(v)
-			break
-		}
-	}
-	return m
 }

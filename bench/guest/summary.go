@@ -3,6 +3,8 @@ package main
 import (
 	"slices"
 	"strings"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // summaryText is how to read the summary.
@@ -39,25 +41,25 @@ func summaryOf(lane string, rows []row) (table [][]string) {
 		}
 	}
 	for _, v := range variants {
-		over := func(value func(row) spread, has func(row) bool) spread {
+		over := func(value func(row) stat.Spread, has func(row) bool) stat.Spread {
 			var medians []float64
 			for _, r := range rows {
 				if s := value(r); r.variant == v && has(r) && s.N > 0 {
 					medians = append(medians, s.Median)
 				}
 			}
-			return spreadOf(medians)
+			return stat.Of(medians)
 		}
-		change := func(r row) spread { return r.change }
-		ratio := func(r row) spread { return r.ratio }
+		change := func(r row) stat.Spread { return r.change }
+		ratio := func(r row) stat.Spread { return r.ratio }
 		bulk := func(r row) bool { return r.Kind == kindBulk }
 		table = append(table, []string{
-			lane, v, over(change, bulk).percentText(),
-			over(change, func(r row) bool { return bulk(r) && !r.few }).percentText(),
-			over(func(r row) spread { return r.workChange }, bulk).percentText(),
-			over(ratio, func(r row) bool { return bulk(r) && !r.Paced }).text(),
-			over(ratio, func(r row) bool { return r.Kind == kindRequests }).text(),
-			over(func(r row) spread { return r.latencyRatio }, func(r row) bool { return r.Kind == kindPingPong }).text(),
+			lane, v, percentText(over(change, bulk)),
+			percentText(over(change, func(r row) bool { return bulk(r) && !r.few })),
+			percentText(over(func(r row) stat.Spread { return r.workChange }, bulk)),
+			ratioText(over(ratio, func(r row) bool { return bulk(r) && !r.Paced })),
+			ratioText(over(ratio, func(r row) bool { return r.Kind == kindRequests })),
+			ratioText(over(func(r row) stat.Spread { return r.latencyRatio }, func(r row) bool { return r.Kind == kindPingPong })),
 		})
 	}
 	return table

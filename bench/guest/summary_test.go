@@ -5,11 +5,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // of is a row with values that are all the same.
 func of(i workloadInfo, variant string, ratio, change float64, few bool) row {
-	s := func(v float64) spread { return spread{Median: v, Min: v, Max: v, N: 5} }
+	s := func(v float64) stat.Spread { return stat.Spread{Median: v, Min: v, Max: v, N: 5} }
 	r := row{workloadInfo: i, variant: variant, rate: s(1), ratio: s(ratio), change: s(change), workChange: s(change), few: few}
 	if i.Kind == kindPingPong {
 		r.latencyRatio = s(1 / ratio)

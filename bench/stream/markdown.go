@@ -6,6 +6,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // laneTitles are the headings of lanes, and what there is to know about one.
@@ -64,7 +66,7 @@ type column struct {
 	title  string
 	format string
 	unit   float64
-	value  func(b *backEndResult) *spread
+	value  func(b *backEndResult) *stat.Spread
 }
 
 const (
@@ -75,24 +77,24 @@ const (
 
 var tables = []table{
 	{kindTCP, []column{
-		{"Gbit/s", "%.2f", bytesPerGbit, func(b *backEndResult) *spread { return b.Rate }},
-		{"ratio", "%.2f", 1, func(b *backEndResult) *spread { return b.Ratio }},
-		{"CPU ns/byte", "%.3f", 1, func(b *backEndResult) *spread { return b.CPUNanoseconds }},
-		{"calls/MB", "%.1f", 1e-6, func(b *backEndResult) *spread { return b.Calls }},
-		{"retransmits/s", "%.0f", 1, func(b *backEndResult) *spread { return b.Retransmits }},
+		{"Gbit/s", "%.2f", bytesPerGbit, func(b *backEndResult) *stat.Spread { return b.Rate }},
+		{"ratio", "%.2f", 1, func(b *backEndResult) *stat.Spread { return b.Ratio }},
+		{"CPU ns/byte", "%.3f", 1, func(b *backEndResult) *stat.Spread { return b.CPUNanoseconds }},
+		{"calls/MB", "%.1f", 1e-6, func(b *backEndResult) *stat.Spread { return b.Calls }},
+		{"retransmits/s", "%.0f", 1, func(b *backEndResult) *stat.Spread { return b.Retransmits }},
 	}},
 	{kindUDP, []column{
-		{"kpps", "%.0f", kilo, func(b *backEndResult) *spread { return b.Rate }},
-		{"ratio", "%.2f", 1, func(b *backEndResult) *spread { return b.Ratio }},
-		{"CPU ns/packet", "%.0f", 1, func(b *backEndResult) *spread { return b.CPUNanoseconds }},
-		{"calls/packet", "%.3f", 1, func(b *backEndResult) *spread { return b.Calls }},
-		{"lost %", "%.0f", percent, func(b *backEndResult) *spread { return b.Lost }},
+		{"kpps", "%.0f", kilo, func(b *backEndResult) *stat.Spread { return b.Rate }},
+		{"ratio", "%.2f", 1, func(b *backEndResult) *stat.Spread { return b.Ratio }},
+		{"CPU ns/packet", "%.0f", 1, func(b *backEndResult) *stat.Spread { return b.CPUNanoseconds }},
+		{"calls/packet", "%.3f", 1, func(b *backEndResult) *stat.Spread { return b.Calls }},
+		{"lost %", "%.0f", percent, func(b *backEndResult) *stat.Spread { return b.Lost }},
 	}},
 	{kindPingPong, []column{
-		{"p50 us", "%.0f", 1, func(b *backEndResult) *spread { return b.P50 }},
-		{"p50 ratio", "%.2f", 1, func(b *backEndResult) *spread { return b.P50Ratio }},
-		{"p99 us", "%.0f", 1, func(b *backEndResult) *spread { return b.P99 }},
-		{"CPU us/round trip", "%.1f", kilo, func(b *backEndResult) *spread { return b.CPUNanoseconds }},
+		{"p50 us", "%.0f", 1, func(b *backEndResult) *stat.Spread { return b.P50 }},
+		{"p50 ratio", "%.2f", 1, func(b *backEndResult) *stat.Spread { return b.P50Ratio }},
+		{"p99 us", "%.0f", 1, func(b *backEndResult) *stat.Spread { return b.P99 }},
+		{"CPU us/round trip", "%.1f", kilo, func(b *backEndResult) *stat.Spread { return b.CPUNanoseconds }},
 	}},
 }
 
@@ -117,7 +119,7 @@ func (t table) write(w io.Writer, l *laneResult) {
 		for _, b := range load.BackEnds {
 			fmt.Fprintf(w, "| %s | %s |", load.Name, b.Name)
 			for _, c := range t.columns {
-				fmt.Fprintf(w, " %s |", c.value(b).cell(c.format, c.unit))
+				fmt.Fprintf(w, " %s |", c.value(b).In(c.unit).Ranged(c.format))
 			}
 			fmt.Fprintln(w)
 		}

@@ -10,12 +10,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/vhostnet/vhostnet/bench/stat"
 )
 
 // report is what stream.json contains.
 type report struct {
-	Time    time.Time `json:"time"`
-	Machine machine   `json:"machine"`
+	Time    time.Time    `json:"time"`
+	Machine stat.Machine `json:"machine"`
 	// Versions are Debian's, of what vhostnet is compared with and of guests.
 	Versions map[string]string `json:"versions,omitempty"`
 	Launches int               `json:"launches"`
@@ -67,22 +69,22 @@ type sample struct {
 // of these; P50 and P99 are microseconds. Pointers are nil where there is nothing to
 // say.
 type backEndResult struct {
-	Name           string   `json:"name"`
-	Rate           *spread  `json:"rate"`
-	Ratio          *spread  `json:"ratio_to_reference,omitempty"`
-	P50            *spread  `json:"p50_us,omitempty"`
-	P99            *spread  `json:"p99_us,omitempty"`
-	P50Ratio       *spread  `json:"p50_ratio_to_reference,omitempty"`
-	Lost           *spread  `json:"lost,omitempty"`
-	Retransmits    *spread  `json:"retransmits_per_second,omitempty"`
-	Calls          *spread  `json:"calls,omitempty"`
-	CPUNanoseconds *spread  `json:"cpu_ns"`
-	Samples        []sample `json:"samples"`
+	Name           string       `json:"name"`
+	Rate           *stat.Spread `json:"rate"`
+	Ratio          *stat.Spread `json:"ratio_to_reference,omitempty"`
+	P50            *stat.Spread `json:"p50_us,omitempty"`
+	P99            *stat.Spread `json:"p99_us,omitempty"`
+	P50Ratio       *stat.Spread `json:"p50_ratio_to_reference,omitempty"`
+	Lost           *stat.Spread `json:"lost,omitempty"`
+	Retransmits    *stat.Spread `json:"retransmits_per_second,omitempty"`
+	Calls          *stat.Spread `json:"calls,omitempty"`
+	CPUNanoseconds *stat.Spread `json:"cpu_ns"`
+	Samples        []sample     `json:"samples"`
 }
 
 func newReport(o *options, notes []string) *report {
 	r := &report{
-		Time: time.Now().UTC().Truncate(time.Second), Machine: thisMachine(),
+		Time: time.Now().UTC().Truncate(time.Second), Machine: stat.ThisMachine(),
 		Launches: o.Launches, Rounds: o.Rounds, Seconds: o.Seconds, HostCore: o.HostCore, Notes: slices.Clone(notes),
 	}
 	if o.Quick {
@@ -198,9 +200,9 @@ func (b *backEndResult) finish(kind string, reference map[turn]sample, itself bo
 			}
 		}
 	}
-	b.Rate, b.Ratio, b.CPUNanoseconds, b.Calls = spreadOf(rates), spreadOf(ratios), spreadOf(cpu), spreadOf(calls)
-	b.P50, b.P99, b.P50Ratio = spreadOf(p50), spreadOf(p99), spreadOf(p50Ratios)
-	b.Lost, b.Retransmits = spreadOf(lost), spreadOf(retransmits)
+	b.Rate, b.Ratio, b.CPUNanoseconds, b.Calls = stat.If(rates), stat.If(ratios), stat.If(cpu), stat.If(calls)
+	b.P50, b.P99, b.P50Ratio = stat.If(p50), stat.If(p99), stat.If(p50Ratios)
+	b.Lost, b.Retransmits = stat.If(lost), stat.If(retransmits)
 }
 
 // save writes the report's files into a folder.

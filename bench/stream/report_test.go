@@ -17,18 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestSpread(t *testing.T) {
-	if spreadOf(nil) != nil || (*spread)(nil).cell("%.1f", 1) != "-" {
-		t.Error("there is something in nothing")
-	}
-	if got := spreadOf([]float64{4, 1, 3, 2}); *got != (spread{Median: 2.5, Min: 1, Max: 4}) || got.cell("%.0f", 0.5) != "5 [2-8]" {
-		t.Errorf("%+v, %s", got, got.cell("%.0f", 0.5))
-	}
-	if s := spreadOf([]float64{7}).cell("%.1f", 1); s != "7.0" {
-		t.Error(s)
-	}
-}
-
 // fake is a site without a guest: its program prints a number, which the load takes
 // for the amount.
 type fake struct {

@@ -1,4 +1,4 @@
-package main
+package stat
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine says on what the numbers were taken.
-type machine struct {
+// Machine says on what the numbers were taken.
+type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
 	Arch   string `json:"arch"`
@@ -17,8 +17,9 @@ type machine struct {
 	Go     string `json:"go"`
 }
 
-func thisMachine() machine {
-	return machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Kernel: kernelRelease(), Go: runtime.Version()}
+// ThisMachine describes the machine that runs the program.
+func ThisMachine() Machine {
+	return Machine{CPU: cpuModel(), Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Kernel: kernelRelease(), Go: runtime.Version()}
 }
 
 func kernelRelease() string {
