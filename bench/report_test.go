@@ -40,7 +40,7 @@ func TestRatios(t *testing.T) {
 	if diff := cmp.Diff(&stat.Spread{Median: 1.1, Min: 0.5, Max: 1.5, N: 3}, other.Ratio); diff != "" || other.Turns != 3 {
 		t.Errorf("%d turns: %s", other.Turns, diff)
 	}
-	if diff := cmp.Diff(stat.Spread{Median: 500, Min: 50, Max: 1100, N: 4}, other.PacketsPerSecond); diff != "" {
+	if diff := cmp.Diff(stat.Spread{Median: 500, Min: 50, Max: 1100, N: 5}, other.PacketsPerSecond); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(&stat.Spread{Median: 0.1, Min: 0.1, Max: 0.1, N: 5}, other.CallsPerPacket); diff != "" {
