@@ -26,8 +26,10 @@ const (
 	// window is how many frames are on their way in an echo.
 	window = peer.EchoWindow
 	// stall is how long a blocking driver waits before it gives up: nothing
-	// has come in a time in which millions should have.
-	stall = 2 * time.Second
+	// has come in a time in which millions should have. A host that has more to do
+	// than processors can stop a virtual machine for a good part of a second, and
+	// one processor of two for longer than the other.
+	stall = 10 * time.Second
 )
 
 // driveArgs are the command line of the front-end with the embedded driver.
@@ -166,14 +168,14 @@ func (l *loop) sink() error {
 		l.p.TX.Flush()
 		return nil
 	}
-	return stalled(l.p.TX.Wait(stall))
+	return l.ended(l.p.TX.Wait(stall))
 }
 
 func (l *loop) source() error {
 	if l.p.RX.Drop(2*batch) > 0 {
 		return nil
 	}
-	return stalled(l.p.RX.Wait(stall))
+	return l.ended(l.p.RX.Wait(stall))
 }
 
 func (l *loop) echo() error {
@@ -184,13 +186,13 @@ func (l *loop) echo() error {
 		l.p.TX.Flush()
 		return nil
 	}
-	return stalled(l.p.RX.Wait(stall))
+	return l.ended(l.p.RX.Wait(stall))
 }
 
-// stalled makes an error of a wait that nothing ended.
-func stalled(ready bool, err error) error {
+// ended makes an error of a wait that nothing ended.
+func (l *loop) ended(ready bool, err error) error {
 	if err == nil && !ready {
-		return fmt.Errorf("nothing came back in %v", stall)
+		return fmt.Errorf("nothing came back in %v:\n%s", stall, l.p.State())
 	}
 	return err
 }

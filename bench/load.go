@@ -226,7 +226,7 @@ func (l *loop) trips(length time.Duration) (trips []time.Duration, err error) {
 		}
 		l.p.TX.Flush()
 		for l.p.RX.Drop(1) == 0 {
-			if err := stalled(l.p.RX.Wait(stall)); err != nil {
+			if err := l.ended(l.p.RX.Wait(stall)); err != nil {
 				return nil, err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -111,6 +112,34 @@ func TestWaitCall(t *testing.T) {
 	d.Interrupt()
 	if _, err := rx.WaitCall(never); !errors.Is(err, ErrClosed) {
 		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// TestState: what is said of the rings tells a lost notification from none.
+func TestState(t *testing.T) {
+	d := newOffline(t, Config{QueueSize: 8}, modern)
+	dev, p := newDumbDevice(t, d, 0), d.Pair(0)
+	p.RX.Arm()
+	dev.frame(12, pattern(60, 1))
+	rx, tx, _ := strings.Cut(p.State(), "\n")
+	for text, want := range map[string]string{
+		rx: "virtqueue 0: available 8, used 1, consumed 0; kick wanted at 0 (flags 0), waits: false; call wanted at 0 (flags 0), waits: false",
+		tx: "virtqueue 1: available 0, used 0, consumed 0; kick wanted at 0 (flags 0), waits: false; call wanted at 0 (flags 0), waits: false",
+	} {
+		if text != want {
+			t.Errorf("%s\nwant %s", text, want)
+		}
+	}
+	dev.ring()
+	if rx, _, _ = strings.Cut(p.State(), "\n"); !strings.HasSuffix(rx, "call wanted at 0 (flags 0), waits: true") {
+		t.Errorf("notified: %s", rx)
+	}
+	if err := p.TX.Prepare(pattern(60, 1)); err != nil || p.TX.SendPrepared(1, 60) != 1 {
+		t.Fatal("not sent", err)
+	}
+	p.TX.Flush()
+	if _, tx, _ = strings.Cut(p.State(), "\n"); !strings.HasPrefix(tx, "virtqueue 1: available 1, used 0, consumed 0; kick wanted at 0 (flags 0), waits: true;") {
+		t.Errorf("kicked: %s", tx)
 	}
 }
 
