@@ -24,6 +24,18 @@ func (n *Network) Join(name string, mtu int) error {
 	return nil
 }
 
+// SetMTU changes the MTU of an interface, in bytes.
+func (n *Network) SetMTU(name string, mtu int) error {
+	l, err := n.link(name)
+	if err == nil {
+		err = n.h.LinkSetMTU(l, mtu)
+	}
+	if err != nil {
+		return fmt.Errorf("peer: network: MTU of %s: %w", name, err)
+	}
+	return nil
+}
+
 // SetCongestion gives the connections of all routes that there are now a congestion
 // control. A namespace other than the first cannot have every one as its default.
 func (n *Network) SetCongestion(algorithm string) error {

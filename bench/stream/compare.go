@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -15,6 +16,9 @@ import (
 type site interface {
 	// Guest runs a program in the guest and returns what it printed.
 	Guest(ctx context.Context, program string, args ...string) (string, error)
+	// Segmentation tells the stacks on either side of the device whether they may
+	// hand on segments larger than a frame, which they may in a new site.
+	Segmentation(ctx context.Context, on bool) error
 	// Resume comes before a load, Pause after it: between them only may a back-end
 	// poll.
 	Resume(ctx context.Context) error
@@ -175,6 +179,12 @@ func others(ctx context.Context, length time.Duration) (float64, error) {
 func (c *comparison) window(ctx context.Context, b site, l load) (s sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.o.Seconds)*time.Second+patience)
 	defer cancel()
+	if l.frames {
+		if err := b.Segmentation(ctx, false); err != nil {
+			return s, err
+		}
+		defer func() { err = errors.Join(err, b.Segmentation(ctx, true)) }()
+	}
 	if s.Others, err = others(ctx, probe); err != nil {
 		return s, err
 	}

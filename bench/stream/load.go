@@ -25,6 +25,8 @@ type load struct {
 	parse func(out string) (outcome, error)
 	// native: an emulated processor is no place for it.
 	native bool
+	// frames: no stack hands on a segment that is larger than a frame.
+	frames bool
 }
 
 // outcome is what the program reports.
@@ -66,11 +68,21 @@ func iperf(name, kind, about string, native bool, further ...string) load {
 	return l
 }
 
+// iperfFrames is iperf for TCP whose segments are frames on either side of the
+// device.
+func iperfFrames(name, about string, further ...string) load {
+	l := iperf(name, kindTCP, about, true, further...)
+	l.frames = true
+	return l
+}
+
 // allLoads are the loads in the order in which they run.
 func allLoads() []load {
 	return []load{
 		iperf("tcp-out", kindTCP, "iperf3, one TCP connection, guest to host", false),
 		iperf("tcp-in", kindTCP, "iperf3, one TCP connection, host to guest", false, "--reverse"),
+		iperfFrames("tcp-frames-out", "the same without segmentation offload, guest to host"),
+		iperfFrames("tcp-frames-in", "the same without segmentation offload, host to guest", "--reverse"),
 		iperf("udp-out", kindUDP, "iperf3, frames of 64 B as fast as it can, guest to host; packets that arrive", true),
 		iperf("udp-in", kindUDP, "iperf3, frames of 64 B as fast as it can, host to guest; packets that arrive", true, "--reverse"),
 		{

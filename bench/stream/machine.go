@@ -98,6 +98,9 @@ func (m *machineSite) Guest(ctx context.Context, program string, args ...string)
 	return r.Output, err
 }
 
+// Segmentation fails: its loads are for native guests.
+func (m *machineSite) Segmentation(context.Context, bool) error { return errors.ErrUnsupported }
+
 func (m *machineSite) Resume(context.Context) error { return nil }
 
 func (m *machineSite) Pause(context.Context) error { return nil }

@@ -19,6 +19,8 @@ const (
 	// passtMTU is what passt tells a guest that asks (DHCP), in bytes. It makes
 	// large segments of TCP where the others have offloads.
 	passtMTU = 65520
+	// frameMTU is Ethernet's, in bytes.
+	frameMTU = 1500
 	// congestionControl is what Linux has by default, which this machine may not. BBR
 	// for one takes every delay beyond the shortest for a queue.
 	congestionControl = "cubic"
@@ -27,6 +29,7 @@ const (
 // nativeSite is a native guest.
 type nativeSite struct {
 	s            *starter
+	backEnd      string
 	host, inside *peer.Network
 	back         peer.BackEnd
 	guest        *peer.NativeGuest
@@ -35,7 +38,7 @@ type nativeSite struct {
 
 // native starts a back-end and a native guest on it.
 func (s *starter) native(ctx context.Context, backEnd string) (_ site, err error) {
-	n := &nativeSite{s: s}
+	n := &nativeSite{s: s, backEnd: backEnd}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -104,6 +107,27 @@ func (s *starter) backEnd(ctx context.Context, name, dir string, at peer.Place) 
 
 func (n *nativeSite) Guest(ctx context.Context, program string, args ...string) (string, error) {
 	return peer.Run(ctx, program, n.s.tool(ctx, program, args...), peer.Place{Core: guestCore, Net: n.inside})
+}
+
+// Segmentation switches what there is of it. passt offers none: segments have the
+// guest's MTU as their bound. The others neither, and what they make of a TAP has none.
+func (n *nativeSite) Segmentation(ctx context.Context, on bool) error {
+	state, mtu := "off", frameMTU
+	if on {
+		state, mtu = "on", passtMTU
+	}
+	switch n.backEnd {
+	case passt:
+		return n.inside.SetMTU(guestTap, mtu)
+	case vhostnet:
+		return errors.Join(n.offload(ctx, n.inside, guestTap, state), n.offload(ctx, n.host, hostTap, state))
+	}
+	return nil
+}
+
+func (n *nativeSite) offload(ctx context.Context, net *peer.Network, name, state string) error {
+	_, err := peer.Run(ctx, "ethtool", n.s.tool(ctx, "ethtool", "-K", name, "tso", state), peer.Place{Core: guestCore, Net: net})
+	return err
 }
 
 func (n *nativeSite) Resume(ctx context.Context) error { return n.back.Resume(ctx) }

@@ -35,6 +35,11 @@ func (f *fake) Guest(context.Context, string, ...string) (string, error) {
 	return f.amount, f.fail
 }
 
+func (f *fake) Segmentation(_ context.Context, on bool) error {
+	*f.log = append(*f.log, fmt.Sprintf("segmentation %t", on))
+	return nil
+}
+
 func (f *fake) Resume(context.Context) error { f.running = true; return nil }
 
 func (f *fake) Pause(context.Context) error { f.running = false; return nil }
@@ -115,6 +120,21 @@ func TestCompare(t *testing.T) {
 	}
 	if p := loads[1].BackEnds[1]; p.P50Ratio.Median != 2 || p.P99.Median != 32 {
 		t.Errorf("%+v", p)
+	}
+}
+
+// TestFrames: segmentation is off while such a load runs, and on again after it.
+func TestFrames(t *testing.T) {
+	var log []string
+	l := fakeLoad("frames", kindTCP)
+	l.frames = true
+	r := compareFake(t, fakeLane(&log, "8", "failing"), &options{Launches: 1, Rounds: 1, Seconds: 2}, l)
+	want := "segmentation false cpu 8 cpu segmentation true segmentation false cpu failing segmentation true close 8 close failing"
+	if order := strings.Join(log, " "); order != want {
+		t.Errorf("%s\nwant %s", order, want)
+	}
+	if len(r.Failures) != 1 {
+		t.Errorf("failures %q", r.Failures)
 	}
 }
 
@@ -206,7 +226,7 @@ func TestPlan(t *testing.T) {
 	}
 	o := good
 	o.Quick, o.Launches, o.Loads = true, 5, "tcp"
-	if p, err := o.plan(); err != nil || len(p.loads) != 2 || o.Launches != 1 {
+	if p, err := o.plan(); err != nil || len(p.loads) != 4 || o.Launches != 1 {
 		t.Errorf("%+v, %v", p.loads, err)
 	}
 }
