@@ -99,8 +99,10 @@ func (c *contender) look() (s state, err error) {
 // were neither idle nor the contender's: other programs had them, or other machines.
 func (c *contender) othersBetween(a, b state) float64 {
 	ours := map[int]time.Duration{}
-	ours[c.cores[0]] += b.front - a.front
 	ours[c.cores[1]] += b.back - a.back
+	if _, one := c.back.(alone); !one {
+		ours[c.cores[0]] += b.front - a.front
+	}
 	took, most := b.at.Sub(a.at), time.Duration(0)
 	for core, own := range ours {
 		most = max(most, took-own-(b.idle[core]-a.idle[core]))

@@ -53,7 +53,7 @@ func (a *driveArgs) Run(s *streams) (err error) {
 	}
 	l, err := newLoop(d.Pair(0), peer.Traffic{Mode: a.Mode, Size: a.Size})
 	if err == nil {
-		err = l.serve(s.ctx, s.in, s.out)
+		err = serveOrders(s.ctx, s.in, s.out, l.measure)
 	}
 	return errors.Join(err, d.Close())
 }
@@ -85,8 +85,9 @@ func newLoop(p *driver.Pair, t peer.Traffic) (*loop, error) {
 	return l, nil
 }
 
-// serve answers orders until there are no more.
-func (l *loop) serve(ctx context.Context, in io.Reader, out io.Writer) error {
+// serveOrders answers orders until there are no more: the driver's side of
+// [peer.Driver].
+func serveOrders(ctx context.Context, in io.Reader, out io.Writer, measure func(context.Context, peer.Order) (peer.Window, error)) error {
 	orders := bufio.NewScanner(in)
 	for {
 		if _, err := io.WriteString(out, peer.DriverPrompt); err != nil {
@@ -101,7 +102,7 @@ func (l *loop) serve(ctx context.Context, in io.Reader, out io.Writer) error {
 		}
 		var a peer.Answer
 		var err error
-		if a.Window, err = l.measure(ctx, o); err != nil {
+		if a.Window, err = measure(ctx, o); err != nil {
 			a.Error = err.Error()
 		}
 		if err := json.NewEncoder(out).Encode(a); err != nil {

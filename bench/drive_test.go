@@ -60,7 +60,7 @@ func TestOrders(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := l.serve(t.Context(), strings.NewReader(fmt.Sprintf("%s\n%s\n", order, order)), &out); err != nil {
+	if err := serveOrders(t.Context(), strings.NewReader(fmt.Sprintf("%s\n%s\n", order, order)), &out, l.measure); err != nil {
 		t.Fatal(err)
 	}
 	answers := strings.Split(out.String(), peer.DriverPrompt)
@@ -76,14 +76,14 @@ func TestOrders(t *testing.T) {
 	// A back-end that is not there has no processor time.
 	var a peer.Answer
 	out.Reset()
-	if err := l.serve(t.Context(), strings.NewReader("{\"back_end\": 268435456}\n"), &out); err != nil {
+	if err := serveOrders(t.Context(), strings.NewReader("{\"back_end\": 268435456}\n"), &out, l.measure); err != nil {
 		t.Fatal(err)
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(out.String(), peer.DriverPrompt), "\n")
 	if err := json.Unmarshal([]byte(text), &a); err != nil || !strings.Contains(a.Error, "processor time") {
 		t.Errorf("%q: %v", text, err)
 	}
-	if err := l.serve(t.Context(), strings.NewReader("what\n"), &out); err == nil {
+	if err := serveOrders(t.Context(), strings.NewReader("what\n"), &out, l.measure); err == nil {
 		t.Error("an order that is none")
 	}
 	ctx, cancel := context.WithCancel(t.Context())

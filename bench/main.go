@@ -37,6 +37,7 @@ type commands struct {
 
 	Drive   driveArgs   `cmd:"" hidden:"" help:"Be a front-end."`
 	Serve   serveArgs   `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
+	Bare    bareArgs    `cmd:"" hidden:"" help:"Be a loop on a TAP."`
 	Devices devicesArgs `cmd:"" hidden:"" help:"Be a back-end with many devices."`
 	Hold    holdArgs    `cmd:"" hidden:"" help:"Be drivers that do nothing."`
 	Load    loadCommand `cmd:"" hidden:"" help:"Be a driver, once."`

@@ -63,6 +63,9 @@ const (
 	passt       = "passt"
 	// copying is the vhostnet whose sink copies every frame.
 	copying = "vhostnet, copying sink"
+	// bareLoop is no back-end: a loop of system calls on a TAP, for each frame one to
+	// write it or to read it.
+	bareLoop = "write/read loop"
 )
 
 // reference is the back-end that ratios are to.
@@ -81,7 +84,9 @@ func (r row) backEnds(vhostnets []string) []string {
 		names = append(names, copying)
 	case r.Host == tapPort && r.Mode == "sink":
 		// What it would echo, a program in a core of its own would have to.
-		names = append(names, passt)
+		names = append(names, passt, bareLoop)
+	case r.Host == tapPort:
+		names = append(names, bareLoop)
 	}
 	return names
 }

@@ -191,6 +191,13 @@ func (s *starter) contender(ctx context.Context, r row, name string) (*contender
 		c.network, c.host, at.Net = n, r.Mode == "sink", n
 	}
 	var err error
+	if name == bareLoop {
+		if c.FrontEnd, err = s.bare(ctx, r, at); err != nil {
+			return c, err
+		}
+		c.back = alone{c.FrontEnd}
+		return c, at.Net.Guest(tapName, r.Mode == "echo")
+	}
 	if c.back, err = s.backEnd(ctx, r, name, dir, at); err != nil {
 		return c, err
 	}
@@ -238,6 +245,11 @@ func (r row) port() string {
 		return "source:" + strconv.Itoa(r.Size)
 	}
 	return "echo"
+}
+
+// bare has the processor that back-ends have.
+func (s *starter) bare(ctx context.Context, r row, at peer.Place) (peer.FrontEnd, error) {
+	return peer.Driver(ctx, exec.CommandContext(ctx, s.self, "bare", "--tap", tapName, "--mode", r.Mode, "--size", strconv.Itoa(r.Size)), at)
 }
 
 func (s *starter) frontEnd(ctx context.Context, r row, socket string) (peer.FrontEnd, error) {
