@@ -46,6 +46,8 @@ type Config struct {
 	// With adds feature bits to the offer; only bits that the device
 	// implements are accepted.
 	With virtio.Features
+	// Pool are the threads that serve the queue pairs; nil is one for each.
+	Pool *Pool
 	// Trace, if set, is called for every observation that an engine was told of,
 	// with the engine's last decision and its answer. It is called by the workers
 	// between two packets: it must not block, keep o or allocate.

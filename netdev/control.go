@@ -79,8 +79,8 @@ func (k *controller) run() {
 		if k.ring.polled {
 			timeout = pollInterval
 		}
-		k.wait(timeout, func(tag int32, _ uint32) {
-			if tag == tagControlKick {
+		k.wait(timeout, func(s source, _ uint32) {
+			if s.tag == tagControlKick {
 				k.ring.c.kicks.add(1)
 				k.ring.due = true
 			}
@@ -169,7 +169,7 @@ func refuse(reply [][]byte) uint32 {
 
 func (k *controller) attach(index int, q vring.Queue, fds ringFDs, f virtio.Features) error {
 	if fds.kick >= 0 {
-		if err := k.add(fds.kick, tagControlKick, unix.EPOLLIN); err != nil {
+		if err := k.add(fds.kick, source{tag: tagControlKick}, unix.EPOLLIN); err != nil {
 			return err
 		}
 	}

@@ -109,12 +109,12 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	d.guest.coalesce = coalesce.NewSettings(n)
 	d.specs = cfg.engineSpecs()
 	for i := range n {
-		w, err := newWorker(i, p.Queue(i), &d.counters[2*i], &d.counters[2*i+1], &d.cfg, d.log)
-		if err != nil {
+		w := newWorker(i, p.Queue(i), &d.counters[2*i], &d.counters[2*i+1], &d.cfg, d.log)
+		d.pairs = append(d.pairs, w)
+		if err := cfg.Pool.place(w); err != nil {
 			d.stopWorkers()
 			return nil, err
 		}
-		d.pairs = append(d.pairs, w)
 	}
 	if d.control, err = newController(d, &d.counters[2*n]); err != nil {
 		d.stopWorkers()

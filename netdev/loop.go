@@ -17,7 +17,14 @@ var epoch = time.Now()
 // nanotime returns nanoseconds on the monotonic clock since the process started.
 func nanotime() int64 { return int64(time.Since(epoch)) }
 
-// Tags of the event sources of a loop, kept in the epoll data word.
+// source says where an event comes from: it is what a loop keeps in the epoll data
+// word. The slot is that of one of several workers that share a loop.
+type source struct{ tag, slot int32 }
+
+// own marks sources that belong to the loop itself.
+const own = -1
+
+// Tags of the event sources of a loop.
 const (
 	tagMail int32 = iota
 	tagTimer
@@ -27,20 +34,20 @@ const (
 	tagControlKick
 )
 
-// loop is one worker's event set: a mailbox, a timer and the file descriptors
-// of its rings. All sources are edge triggered, so none has to be read to be
-// quiet: a front-end's eventfd is never read, and cannot block the worker
-// however the front-end sets its flags.
+// loop is the event set of a goroutine: a mailbox, a timer and the file descriptors
+// of rings and ports. All sources are edge triggered, so none has to be read to be
+// quiet: a front-end's eventfd is never read, and cannot block the
+// goroutine however the front-end sets its flags.
 //
-// The worker's goroutine owns it. Only post may be called by others.
+// Its goroutine owns it. Only post and enqueue may be called by others.
 type loop struct {
 	ep, mailFD, timerFD int
 	// armed is when the timer is due, in nanotime; 0 when it is not set.
 	armed  int64
-	events [8]unix.EpollEvent
+	events [32]unix.EpollEvent
 
-	// mail is true when letters is not empty; the worker looks at it once per
-	// burst without taking mu.
+	// mail is true when letters is not empty; the goroutine looks at it once per
+	// round without taking mu.
 	mail atomic.Bool
 	mu   sync.Mutex
 	// letters and closed are guarded by mu.
@@ -69,7 +76,7 @@ func newLoop() (*loop, error) {
 		l.close()
 		return nil, fmt.Errorf("netdev: timerfd: %w", err)
 	}
-	err = errors.Join(l.add(l.mailFD, tagMail, unix.EPOLLIN), l.add(l.timerFD, tagTimer, unix.EPOLLIN))
+	err = errors.Join(l.add(l.mailFD, source{tagMail, own}, unix.EPOLLIN), l.add(l.timerFD, source{tagTimer, own}, unix.EPOLLIN))
 	if err != nil {
 		l.close()
 		return nil, err
@@ -79,8 +86,8 @@ func newLoop() (*loop, error) {
 
 // add watches fd. It fails with EPERM on a descriptor that cannot be polled,
 // a regular file sent as an eventfd for example.
-func (l *loop) add(fd int, tag int32, events uint32) error {
-	ev := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: tag}
+func (l *loop) add(fd int, s source, events uint32) error {
+	ev := unix.EpollEvent{Events: events | unix.EPOLLET, Fd: s.tag, Pad: s.slot}
 	if err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
 		return fmt.Errorf("netdev: watching fd: %w", err)
 	}
@@ -93,8 +100,8 @@ func (l *loop) remove(fd int) {
 }
 
 // wait sleeps until a source is ready or timeout milliseconds have passed (-1:
-// for ever) and calls ready with each tag.
-func (l *loop) wait(timeout int, ready func(tag int32, events uint32)) {
+// for ever) and calls ready with each.
+func (l *loop) wait(timeout int, ready func(s source, events uint32)) {
 	n, err := unix.EpollWait(l.ep, l.events[:], timeout)
 	if err != nil {
 		return // EINTR: the caller looks at everything again anyway.
@@ -108,7 +115,7 @@ func (l *loop) wait(timeout int, ready func(tag int32, events uint32)) {
 		case tagTimer:
 			l.armed = 0
 		}
-		ready(ev.Fd, ev.Events)
+		ready(source{ev.Fd, ev.Pad}, ev.Events)
 	}
 }
 
@@ -126,26 +133,33 @@ func (l *loop) arm(at, now int64) {
 	}
 }
 
-// post runs f on the worker between two bursts and returns when it has run.
-// It fails only when the worker has ended.
+// post runs f on the goroutine between two rounds and returns when it has run. It
+// fails only when the goroutine has ended.
 func (l *loop) post(f func()) error {
-	done := make(chan struct{})
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return errStopped
+	done, err := l.enqueue(f)
+	if err == nil {
+		<-done
 	}
-	l.letters = append(l.letters, letter{f, done})
+	return err
+}
+
+// enqueue is post that does not wait: done is closed when f has run.
+func (l *loop) enqueue(f func()) (done <-chan struct{}, err error) {
+	m := letter{f, make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, errStopped
+	}
+	l.letters = append(l.letters, m)
 	l.mail.Store(true)
-	l.mu.Unlock()
 	l.wake()
-	<-done
-	return nil
+	return m.done, nil
 }
 
 func (l *loop) wake() {
 	b := [8]byte{1}
-	// EAGAIN means that the counter is not zero: the worker will wake anyway.
+	// EAGAIN means that the counter is not zero: the goroutine will wake anyway.
 	_, _ = unix.Write(l.mailFD, b[:])
 }
 

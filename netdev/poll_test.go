@@ -67,24 +67,24 @@ func TestPollerChanges(t *testing.T) {
 	}
 }
 
-// A worker lets others have the processor after each turn of work, and no sooner.
+// A runner lets others have the processor after each turn of work, and no sooner;
+// with several workers it looks for events more often.
 func TestShare(t *testing.T) {
-	var w worker
-	w.shared = 1
-	for _, step := range []struct {
-		tx, rx int64
-		want   int64
-	}{
-		{1, 1, 1},
-		{turn, 1, 1},
-		{turn + 1, turn, 1},
-		{turn, turn + 2, turn + 2},
-		{turn + 3, turn + 3, turn + 2},
-		{3 * turn, turn, 3 * turn},
+	l, err := newLoop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	type step struct{ now, shared, glanced int64 }
+	for workers, steps := range map[int][]step{
+		1: {{1, 1, 1}, {turn + 1, 1, 1}, {turn + 2, turn + 2, turn + 2}, {2*turn + 2, turn + 2, turn + 2}, {4 * turn, 4 * turn, 4 * turn}},
+		2: {{1, 1, 1}, {glanceShared + 1, 1, 1}, {glanceShared + 2, 1, glanceShared + 2}, {turn + 2, turn + 2, turn + 2}, {2*turn + 2, turn + 2, 2*turn + 2}},
 	} {
-		w.tx.at, w.rx.at = step.tx, step.rx
-		if w.share(); w.shared != step.want {
-			t.Errorf("at %d and %d: last shared at %d, want %d", step.tx, step.rx, w.shared, step.want)
+		r := &runner{loop: l, n: workers, shared: 1, glanced: 1}
+		for _, s := range steps {
+			if r.share(s.now); r.shared != s.shared || r.glanced != s.glanced {
+				t.Errorf("%d workers, at %d: last shared at %d, glanced at %d, want %+v", workers, s.now, r.shared, r.glanced, s)
+			}
 		}
 	}
 }

@@ -201,9 +201,9 @@ func (d *Device) SetRingKick(i, fd int) (err error) {
 		closeFD(fd)
 		return fmt.Errorf("netdev: queue %d is not started", i)
 	}
-	d.onRing(i, func(l *loop, r *ring, tag int32) {
+	d.onRing(i, func(l *loop, r *ring, s source) {
 		if fd >= 0 {
-			if err = l.add(fd, tag, unix.EPOLLIN); err != nil {
+			if err = l.add(fd, s, unix.EPOLLIN); err != nil {
 				closeFD(fd)
 				return
 			}
@@ -223,7 +223,7 @@ func (d *Device) SetRingKick(i, fd int) (err error) {
 func (d *Device) SetRingCall(i, fd int) (err error) {
 	old := d.rings[i].call
 	d.rings[i].call = fd
-	d.onRing(i, func(_ *loop, r *ring, _ int32) { r.call = fd }, &err)
+	d.onRing(i, func(_ *loop, r *ring, _ source) { r.call = fd }, &err)
 	closeFD(old)
 	if fd >= 0 {
 		b := [8]byte{1}
@@ -236,28 +236,25 @@ func (d *Device) SetRingCall(i, fd int) (err error) {
 func (d *Device) SetRingErr(i, fd int) (err error) {
 	old := d.rings[i].err
 	d.rings[i].err = fd
-	d.onRing(i, func(_ *loop, r *ring, _ int32) { r.err = fd }, &err)
+	d.onRing(i, func(_ *loop, r *ring, _ source) { r.err = fd }, &err)
 	closeFD(old)
 	return err
 }
 
 // onRing runs f on the worker that serves ring i, if the ring is started.
-func (d *Device) onRing(i int, f func(*loop, *ring, int32), err *error) {
+func (d *Device) onRing(i int, f func(*loop, *ring, source), err *error) {
 	d.mu.Lock()
 	switch {
 	case !d.rings[i].started:
 		d.mu.Unlock()
 	case d.hasWorker(i):
 		defer d.mu.Unlock()
-		w, tag := d.pairs[i/2], tagRXKick
-		if i&1 == 1 {
-			tag = tagTXKick
-		}
-		d.post(w, func() { f(w.loop, w.ringFor(i), tag) }, err)
+		w := d.pairs[i/2]
+		d.post(w, func() { f(w.at, w.ringFor(i), w.source(kickTag(i))) }, err)
 	default:
 		d.mu.Unlock()
 		c := d.control
-		c.post2(func() { f(c.loop, &c.ring, tagControlKick) }, err)
+		c.post2(func() { f(c.loop, &c.ring, source{tag: tagControlKick}) }, err)
 	}
 }
 

@@ -1,8 +1,9 @@
 package netdev
 
 import (
+	"errors"
 	"log/slog"
-	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,20 +34,26 @@ const (
 	// spinWindow is below what a sleep with a timer costs; a nearer deadline is
 	// waited for awake.
 	spinWindow = int64(15 * time.Microsecond)
-	// turn is for how long, in ns, a worker has work done before it lets others have
-	// the processor, if they are waiting for it. Round trips beside bulk wait for
-	// such turns; but bulk loads that share a processor are slower the more often
-	// they change places, since driver and worker of a pair then find each other
-	// asleep.
-	turn = int64(300 * time.Microsecond)
 	// pollInterval is how often, in milliseconds, a ring without a kick fd is
 	// looked at while idle.
 	pollInterval = 1
 )
 
-// worker serves one queue pair. Everything below loop is its goroutine's own.
+// worker serves one queue pair. It is run by a runner, whose goroutine everything
+// but on and busy belongs to.
 type worker struct {
-	*loop
+	// on is the runner, nil before the first and after the last.
+	on atomic.Pointer[runner]
+	// busy is how long, in ns, bursts have taken, in a pool.
+	busy atomic.Int64
+
+	// at and slot are where events come from, at is nil without a runner; hot and
+	// wake whether and when the worker is to run.
+	at   *loop
+	slot int32
+	hot  bool
+	wake int64
+
 	pair int
 	pq   port.PortQueue
 	// batched is pq if it is one that sends in batches.
@@ -67,11 +74,6 @@ type worker struct {
 	txBlocked    bool
 	portWritable bool // the port's fd is watched for writability
 	portGone     bool // it has failed for good, which was logged
-	quit         bool
-	done         chan struct{}
-
-	// shared is when others were last let have the processor.
-	shared int64
 
 	txs   txScratch
 	rxs   rxScratch
@@ -81,15 +83,11 @@ type worker struct {
 	current *ring
 }
 
-func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, log *slog.Logger) (*worker, error) {
-	l, err := newLoop()
-	if err != nil {
-		return nil, err
-	}
+func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, log *slog.Logger) *worker {
 	w := &worker{
-		loop: l, pair: pair, pq: pq, log: log,
+		pair: pair, pq: pq, log: log,
 		rx: newRing(2*pair, rx), tx: newRing(2*pair+1, tx),
-		hdrLen: virtio.NetHeaderLen, done: make(chan struct{}),
+		hdrLen: virtio.NetHeaderLen,
 	}
 	if p, ok := pq.(port.BurstQueue); ok {
 		w.plain.port, w.plain.reads = p, p.ReadsFrames()
@@ -97,55 +95,93 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 	w.batched, _ = pq.(port.BatchQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
-	if fd := pq.FD(); fd >= 0 {
-		if err := l.add(fd, tagPort, unix.EPOLLIN); err != nil {
-			l.close()
-			return nil, err
-		}
+	return w
+}
+
+// start puts the worker into a runner's hands. On error it is to be stopped.
+func (w *worker) start(r *runner) error {
+	w.on.Store(r)
+	var err error
+	if e := r.post(func() { err = r.take(w) }); e != nil {
+		return e
 	}
-	go w.run()
-	return w, nil
+	return err
 }
 
-// stop ends the worker's goroutine and waits for it.
-func (w *worker) stop() {
-	_ = w.post(func() { w.quit = true })
-	<-w.done
-}
-
-func (w *worker) run() {
-	defer close(w.done)
+// post runs f between two of the worker's bursts and returns when it has run. It
+// fails only when the worker has ended.
+func (w *worker) post(f func()) error {
 	for {
-		if w.mail.Load() {
-			w.deliver()
-			if w.quit {
-				w.shut()
-				return
+		r := w.on.Load()
+		if r == nil {
+			return errStopped
+		}
+		there := false
+		err := r.post(func() {
+			if there = w.on.Load() == r; there {
+				f()
+				if w.at != nil {
+					r.heat(w)
+				}
 			}
+		})
+		if there || err != nil {
+			return err
 		}
-		if w.guarded() {
-			w.share()
-			if w.poll.since != 0 {
-				w.poll.worked(nanotime())
-			}
-			continue
-		}
-		if w.look() || w.rearm() {
-			continue
-		}
-		w.sleep()
+		// It has moved, or ended, meanwhile.
 	}
 }
 
-// share lets others have the processor after a while of work. The runtime would do
-// so after 10 ms, for which another queue's worker, if they are more than
-// processors, would have to wait for its turn.
-func (w *worker) share() {
-	if now := max(w.tx.at, w.rx.at); now-w.shared > turn {
-		w.shared = now
-		runtime.Gosched()
+// stop ends the worker. Nothing of it runs afterwards.
+func (w *worker) stop() {
+	var r *runner
+	_ = w.post(func() {
+		r = w.on.Swap(nil)
+		r.drop(w)
+	})
+	switch {
+	case r == nil:
+	case r.pool == nil:
+		r.stop()
+	default:
+		r.pool.forget(w, r)
 	}
 }
+
+// source is an event source of the worker's.
+func (w *worker) source(tag int32) source { return source{tag, w.slot} }
+
+func kickTag(index int) int32 {
+	if index&1 == 1 {
+		return tagTXKick
+	}
+	return tagRXKick
+}
+
+// watchAll makes the loop watch all that can wake the worker.
+func (w *worker) watchAll() error {
+	var errs []error
+	if fd := w.pq.FD(); fd >= 0 {
+		errs = append(errs, w.at.add(fd, w.source(tagPort), unix.EPOLLIN))
+	}
+	for _, r := range [...]*ring{&w.rx, &w.tx} {
+		if r.kick >= 0 {
+			errs = append(errs, w.at.add(r.kick, w.source(kickTag(r.index)), unix.EPOLLIN))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (w *worker) unwatchAll() {
+	for _, fd := range [...]int{w.pq.FD(), w.rx.kick, w.tx.kick} {
+		if fd >= 0 {
+			w.at.remove(fd)
+		}
+	}
+}
+
+// polled tells whether there is a ring that the front-end sends no kicks for.
+func (w *worker) polled() bool { return w.rx.polled || w.tx.polled }
 
 // look reports whether to look for work again before going to sleep. What a port
 // with a descriptor has is not seen without a system call, for which it is as well
@@ -229,24 +265,6 @@ func (w *worker) rearm() (more bool) {
 	return more
 }
 
-// sleep waits for a kick, the port, a deadline or mail.
-func (w *worker) sleep() {
-	timeout := -1
-	if w.rx.polled || w.tx.polled {
-		timeout = pollInterval
-	}
-	if at := w.nextDeadline(); at != 0 {
-		now := nanotime()
-		if at-now <= spinWindow {
-			timeout = 0
-		} else {
-			w.arm(at, now)
-		}
-	}
-	w.watchWritable(w.txBlocked)
-	w.wait(timeout, w.ready)
-}
-
 func (w *worker) nextDeadline() int64 {
 	at := int64(0)
 	for _, d := range [...]int64{w.rx.deadline, w.rx.tick, w.tx.deadline, w.tx.tick, w.rxs.holdUntil} {
@@ -292,11 +310,11 @@ func (w *worker) watchWritable(on bool) {
 	if fd < 0 || on == w.portWritable {
 		return
 	}
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: tagPort}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: tagPort, Pad: w.slot}
 	if on {
 		ev.Events |= unix.EPOLLOUT
 	}
-	if unix.EpollCtl(w.ep, unix.EPOLL_CTL_MOD, fd, &ev) == nil {
+	if unix.EpollCtl(w.at.ep, unix.EPOLL_CTL_MOD, fd, &ev) == nil {
 		w.portWritable = on
 	}
 }
@@ -311,13 +329,10 @@ func (w *worker) ringFor(index int) *ring {
 
 // attach puts an activated queue into service.
 func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
-	r, tag := w.ringFor(index), tagRXKick
-	if index&1 == 1 {
-		tag = tagTXKick
-	}
+	r := w.ringFor(index)
 	r.old = signalled(f.kick)
 	if f.kick >= 0 {
-		if err := w.add(f.kick, tag, unix.EPOLLIN); err != nil {
+		if err := w.at.add(f.kick, w.source(kickTag(index)), unix.EPOLLIN); err != nil {
 			return err
 		}
 	}
@@ -344,7 +359,7 @@ func (w *worker) detach(index int) uint32 {
 	}
 	w.settle(r)
 	if r.kick >= 0 {
-		w.remove(r.kick)
+		w.at.remove(r.kick)
 		closeFD(r.kick)
 	}
 	var base uint32
