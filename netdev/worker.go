@@ -3,6 +3,7 @@ package netdev
 import (
 	"log/slog"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -66,9 +67,11 @@ type worker struct {
 	// txBlocked is true after the port would not take a frame.
 	txBlocked    bool
 	portWritable bool // the port's fd is watched for writability
-	portGone     bool // it has failed for good, which was logged
-	quit         bool
-	done         chan struct{}
+	// portError is why the port has failed for good, nil if it has not. The
+	// worker sets it once.
+	portError atomic.Pointer[string]
+	quit      bool
+	done      chan struct{}
 
 	// shared is when others were last let have the processor.
 	shared int64
