@@ -45,6 +45,10 @@ type DeviceSnapshot struct {
 	Error string `json:"error,omitempty"`
 	// PortIO is how the port moves frames, for ports that have more than one way.
 	PortIO string `json:"port_io,omitempty"`
+	// PortCounters are the port's own, of ports that have any: for a switch, what
+	// became of the frames that the device sent, the addresses behind it, and
+	// receiver_full, frames for it that found no room.
+	PortCounters map[string]uint64 `json:"port_counters,omitempty"`
 	// FrontEnd tells whether a VMM is connected.
 	FrontEnd FrontEndSnapshot `json:"front_end"`
 	// OfferedFeatures, NegotiatedFeatures and ProtocolFeatures are names.

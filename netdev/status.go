@@ -36,6 +36,9 @@ func (d *Device) Snapshot() DeviceSnapshot {
 	if p, ok := d.port.(port.IOMethod); ok {
 		s.PortIO = p.IO()
 	}
+	if p, ok := d.port.(port.Counter); ok {
+		s.PortCounters = p.Counters()
+	}
 	for _, w := range d.pairs {
 		if why := w.portError.Load(); why != nil {
 			s.State, s.Error = StateFailed, "port: "+*why

@@ -52,7 +52,9 @@ type worker struct {
 	pq   port.PortQueue
 	// batched is pq if it is one that sends in batches.
 	batched port.BatchQueue
-	log     *slog.Logger
+	// memory is pq if its frames lie in memory.
+	memory port.MemoryQueue
+	log    *slog.Logger
 
 	rx, tx   ring
 	features virtio.Features
@@ -98,6 +100,7 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 		w.plain.port, w.plain.reads = p, p.ReadsFrames()
 	}
 	w.batched, _ = pq.(port.BatchQueue)
+	w.memory, _ = pq.(port.MemoryQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
 	if fd := pq.FD(); fd >= 0 {
@@ -154,10 +157,12 @@ func (w *worker) share() {
 // with a descriptor has is not seen without a system call, for which it is as well
 // to sleep.
 func (w *worker) look() bool {
-	if w.pq.FD() >= 0 || !w.poll.idle(nanotime()) {
+	if w.memory == nil && w.pq.FD() >= 0 || !w.poll.idle(nanotime()) {
 		return false
 	}
-	w.portReady, w.txBlocked = true, false
+	if w.memory == nil {
+		w.portReady, w.txBlocked = true, false
+	}
 	return true
 }
 
@@ -177,6 +182,9 @@ func (w *worker) guarded() (moved bool) {
 
 func (w *worker) bursts() bool {
 	moved := false
+	if w.memory != nil && !w.portReady {
+		w.portReady = w.memory.Pending()
+	}
 	if w.tx.live() && w.tx.served() && w.tx.q.Broken() == nil && !w.txBlocked {
 		w.current = &w.tx
 		moved = w.transmit()
@@ -247,6 +255,13 @@ func (w *worker) sleep() {
 		}
 	}
 	w.watchWritable(w.txBlocked)
+	if w.memory != nil && !w.portReady {
+		if !w.memory.Sleep() {
+			w.portReady = true
+			return
+		}
+		defer w.memory.Awake()
+	}
 	w.wait(timeout, w.ready)
 }
 
