@@ -57,7 +57,7 @@ Example of a file for --config:
     port = "tap:vm2"
     queue-pairs = 4
 
-A device that cannot be opened or served is shown as failed by the API and does not touch the others; SIGHUP tries it again. When the file is read again, devices whose tables are the same are left alone, those that were added over the API too; a file with an error changes nothing. fd is good in a file that is read at the start only.`
+A device that cannot be opened or served is shown as failed by the API and does not touch the others; SIGHUP tries it again. When the file is read again, devices whose tables are the same are left alone, those that were added over the API too; a file with an error changes nothing. fd, and tap-fd as a port, are good in a file that is read at the start only.`
 }
 
 // Run serves until the signal, or until a connection given with --fd ends.

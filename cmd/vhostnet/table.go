@@ -82,8 +82,8 @@ func parseConfig(b []byte) ([]deviceTable, error) {
 			return nil, fmt.Errorf(" %w", err)
 		}
 		own := []key{{"name", string(t.Name)}, {"socket-path", t.SocketPath}, {"trace", t.Trace}}
-		if t.FD != nil {
-			own = append(own, key{"fd", fmt.Sprint(*t.FD)})
+		for _, fd := range t.descriptors() {
+			own = append(own, key{"fd", fmt.Sprint(fd)})
 		}
 		for _, k := range own {
 			if other, taken := owner[k]; taken {
@@ -127,6 +127,15 @@ func (t *deviceTable) check() error {
 	return nil
 }
 
+// descriptors are those that the device is handed.
+func (t *deviceTable) descriptors() []int {
+	fds := tapDescriptors(t.Port)
+	if t.FD != nil {
+		fds = append(fds, *t.FD)
+	}
+	return fds
+}
+
 // parseObject reads what is posted to the API. Errors wrap mgmt.ErrValue.
 func parseObject(b []byte) (t deviceTable, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -140,9 +149,9 @@ func parseObject(b []byte) (t deviceTable, err error) {
 	case err != nil:
 	case t.Name == "":
 		err = errors.New("the device has no name")
-	case t.FD != nil:
+	case len(t.descriptors()) > 0:
 		// Its number would be that of whatever the process has open.
-		err = errors.New("fd: a descriptor cannot be handed down over the API")
+		err = errors.New("fd and tap-fd: a descriptor cannot be handed down over the API")
 	default:
 		err = t.check()
 	}
@@ -159,7 +168,7 @@ func (t deviceTable) definition(log *slog.Logger) fleet.Definition {
 		port = "null"
 	}
 	return fleet.Definition{
-		Name: string(t.Name), Port: port, Config: t, Once: t.FD != nil,
+		Name: string(t.Name), Port: port, Config: t, Once: len(t.descriptors()) > 0,
 		Open: func() (fleet.Device, error) {
 			end, err := endpoint(t.SocketPath, t.FD, t.Client)
 			if err != nil {

@@ -115,6 +115,10 @@ func TestBadConfig(t *testing.T) {
 		"port":             {head + "port = \"bridge:br0\"\n", "port bridge:br0"},
 		"tap":              {head + "port = \"tap\"\n", "tap:NAME"},
 		"source":           {head + "port = \"source:1\"\n", "source"},
+		"switch":           {head + "port = \"switch:a b\"\n", "letters"},
+		"tap-fd":           {head + "port = \"tap-fd:x\"\n", "open descriptors"},
+		"tap-fd twice":     {head + "port = \"tap-fd:3,3\"\n", "twice"},
+		"tap-fd and fd":    {"[[device]]\nname = \"a\"\nfd = 3\nport = \"tap-fd:3\"\n", "fd 3 is that"},
 		"tap-io":           {head + "tap-io = \"fast\"\n", "readv"},
 		"moderation twice": {head + "rx-coalesce = \"1/1\"\nrx-moderation = \"off\"\n", "give one of them"},
 		"engine":           {head + "rx-moderation = \"fast\"\n", "must be off"},
@@ -137,10 +141,11 @@ func TestBadObject(t *testing.T) {
 		"[]":                                "array",
 		`{"name":"a","socket-path":"/s"} x`: "something follows",
 		`{"socket-path":"/s"}`:              "no name",
-		`{"name":"a","socket-path":"/s","speed":1}`: "speed",
-		`{"name":"a","fd":3}`:                       "handed down",
-		`{"name":"a","socket-path":"/s","mtu":1}`:   "mtu 1",
-		`{"name":"a b","socket-path":"/s"}`:         "letters",
+		`{"name":"a","socket-path":"/s","speed":1}`:         "speed",
+		`{"name":"a","fd":3}`:                               "handed down",
+		`{"name":"a","socket-path":"/s","port":"tap-fd:3"}`: "handed down",
+		`{"name":"a","socket-path":"/s","mtu":1}`:           "mtu 1",
+		`{"name":"a b","socket-path":"/s"}`:                 "letters",
 	} {
 		_, err := parseObject([]byte(text))
 		if !errors.Is(err, mgmt.ErrValue) || !strings.Contains(err.Error(), want) {

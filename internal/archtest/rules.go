@@ -67,6 +67,7 @@ var rules = map[string]rule{
 	},
 	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
 	"port/builtin": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
+	"port/vswitch": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
 	"tap":          {ours: []string{"port", "virtio", "guestmem", "internal/uring"}, why: "a port knows neither its device nor other ports"},
 	"vhostuser":    {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
 
