@@ -10,7 +10,7 @@
 //
 // draw makes table and plot of an earlier comparison again. growth measures how
 // vhostnet does with many queue pairs, devices and buffers, and how long a round trip
-// takes; its devices share one process, which those of the program vhostnet do not.
+// takes; its devices are those of vhostnet serve --config, in one process.
 //
 // Front-ends are DPDK's virtio-user, which polls, and the embedded driver, which
 // polls, or blocks on the call eventfds so that the back-end has to notify it.

@@ -40,7 +40,7 @@ type variant struct {
 	idle bool
 }
 
-// host is a process with devices.
+// host is a process of vhostnet with devices.
 type host struct {
 	devices, pairs int
 	port           string
@@ -75,9 +75,13 @@ func (g *growthArgs) Run(s *streams) (err error) {
 	if err != nil {
 		return err
 	}
+	vhostnet, err := build(s.ctx, dir)
+	if err != nil {
+		return err
+	}
 	for i, h := range hosts {
 		h.dir = filepath.Join(dir, strconv.Itoa(i))
-		if err := h.start(s.ctx, self, g.Cores); err != nil {
+		if err := h.start(s.ctx, vhostnet, self, g.Cores); err != nil {
 			return err
 		}
 	}
@@ -244,13 +248,25 @@ func (h *host) socket(i int) string { return socketIn(h.dir, i) }
 
 func socketIn(dir string, i int) string { return filepath.Join(dir, strconv.Itoa(i)+".sock") }
 
+// config is the file that describes the devices.
+func (h *host) config() []byte {
+	var b bytes.Buffer
+	for i := range h.devices {
+		fmt.Fprintf(&b, "[[device]]\nname = \"bench%d\"\nsocket-path = %q\nport = %q\nqueue-pairs = %d\n\n", i, h.socket(i), h.port, h.pairs)
+	}
+	return b.Bytes()
+}
+
 // start starts the devices, and drivers for those that stay idle.
-func (h *host) start(ctx context.Context, self string, cores []int) error {
+func (h *host) start(ctx context.Context, vhostnet, self string, cores []int) error {
 	if err := os.Mkdir(h.dir, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, self, "devices", "--dir", h.dir,
-		"--count", strconv.Itoa(h.devices), "--pairs", strconv.Itoa(h.pairs), "--port", h.port)
+	file := filepath.Join(h.dir, "devices.toml")
+	if err := os.WriteFile(file, h.config(), 0o600); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, vhostnet, "serve", "--config", file, "--log-level", "warn")
 	cmd.Env = append(os.Environ(), h.env...)
 	var err error
 	// The last socket is made last.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,52 +15,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vhostnet/vhostnet/bench/peer"
 	"github.com/vhostnet/vhostnet/driver"
-	"github.com/vhostnet/vhostnet/netdev"
-	"github.com/vhostnet/vhostnet/port"
-	"github.com/vhostnet/vhostnet/port/builtin"
-	"github.com/vhostnet/vhostnet/vhostuser"
 )
-
-// devicesArgs are the command line of a process with many devices.
-type devicesArgs struct {
-	Dir   string `required:""`
-	Count int    `required:""`
-	Pairs int    `required:""`
-	Port  string `required:""`
-}
-
-// Run serves until SIGTERM.
-func (a *devicesArgs) Run(s *streams) (err error) {
-	ctx, stop := signal.NotifyContext(s.ctx, unix.SIGTERM)
-	defer stop()
-	spec, err := port.Parse(a.Port)
-	if err != nil {
-		return err
-	}
-	errs := make(chan error, a.Count)
-	for i := range a.Count {
-		p, err := builtin.Open(spec.Kind, spec.Args, a.Pairs)
-		if err != nil {
-			return err
-		}
-		dev, err := netdev.New(netdev.Config{Name: "bench" + strconv.Itoa(i), QueuePairs: a.Pairs, Log: quiet()}, p)
-		if err != nil {
-			return errors.Join(err, p.Close())
-		}
-		go func() {
-			err := vhostuser.Run(ctx, vhostuser.Endpoint{Path: socketIn(a.Dir, i)}, dev, vhostuser.Options{Log: quiet()})
-			errs <- errors.Join(err, dev.Close(), p.Close())
-		}()
-	}
-	for range a.Count {
-		err = errors.Join(err, <-errs)
-	}
-	return err
-}
 
 // holdArgs are the command line of a process with drivers that do nothing, for all
 // devices but the first.

@@ -35,12 +35,11 @@ type commands struct {
 	Draw    drawArgs   `cmd:"" help:"Make table and plot of an earlier comparison."`
 	Growth  growthArgs `cmd:"" help:"Measure how vhostnet does with many queue pairs, devices and buffers, and how long a round trip takes."`
 
-	Drive   driveArgs   `cmd:"" hidden:"" help:"Be a front-end."`
-	Serve   serveArgs   `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
-	Bare    bareArgs    `cmd:"" hidden:"" help:"Be a loop on a TAP."`
-	Devices devicesArgs `cmd:"" hidden:"" help:"Be a back-end with many devices."`
-	Hold    holdArgs    `cmd:"" hidden:"" help:"Be drivers that do nothing."`
-	Load    loadCommand `cmd:"" hidden:"" help:"Be a driver, once."`
+	Drive driveArgs   `cmd:"" hidden:"" help:"Be a front-end."`
+	Serve serveArgs   `cmd:"" hidden:"" help:"Be a back-end whose port copies what it drops."`
+	Bare  bareArgs    `cmd:"" hidden:"" help:"Be a loop on a TAP."`
+	Hold  holdArgs    `cmd:"" hidden:"" help:"Be drivers that do nothing."`
+	Load  loadCommand `cmd:"" hidden:"" help:"Be a driver, once."`
 }
 
 func main() {

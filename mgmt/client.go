@@ -24,7 +24,7 @@ const maxAnswer = 64 << 20
 // identifier behind which nobody is uses all of it.
 const dialTimeout = 5 * time.Second
 
-// StatusError is an answer of the server that is not 200.
+// StatusError is an answer of the server that is neither 200 nor 201.
 type StatusError struct {
 	// Status is the HTTP status.
 	Status int
@@ -138,7 +138,7 @@ func (c *Client) do(ctx context.Context, method, path string, send io.Reader, an
 	if err != nil {
 		return fmt.Errorf("mgmt: %s from %s: %w", what, c.addr, err)
 	}
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated {
 		var e ErrorInfo
 		if json.Unmarshal(body, &e) != nil || e.Error == "" {
 			e.Error = http.StatusText(resp.StatusCode)

@@ -16,16 +16,18 @@ import (
 // maxBody bounds a request's body.
 const maxBody = 4 << 10
 
-// moderationPath is the one resource that can be written.
+// moderationPath is the resource of a virtqueue that can be written.
 const moderationPath = "/v1/devices/{name}/queues/{queue}/moderation"
 
 var (
-	// ErrNoDevice is what Options.SetModeration returns, wrapped, for a name that
-	// no device has.
+	// ErrNoDevice is what functions of Options return, wrapped, for a name that no
+	// device has.
 	ErrNoDevice = errors.New("no such device")
-	// ErrValue is what Options.SetModeration returns, wrapped, for a virtqueue or
-	// an engine that does not exist.
+	// ErrValue is what functions of Options return, wrapped, for a virtqueue or an
+	// engine that does not exist, and for a device that cannot be.
 	ErrValue = errors.New("bad value")
+	// ErrExists is what Options.AddDevice returns, wrapped, for a name that is taken.
+	ErrExists = errors.New("the device exists")
 )
 
 // Moderation is the body of PUT on a queue's moderation, and of the answer.
@@ -46,6 +48,31 @@ func markLocal(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
+// mayChange refuses what did not come over a Unix socket.
+func mayChange(w http.ResponseWriter, r *http.Request) bool {
+	local := r.Context().Value(localKey{}) != nil
+	if !local {
+		fail(w, http.StatusForbidden, "changes are made over a Unix socket only")
+	}
+	return local
+}
+
+// answer is reply, or fail with what err says.
+func answer(w http.ResponseWriter, status int, body any, err error) {
+	switch {
+	case err == nil:
+		reply(w, status, body)
+	case errors.Is(err, ErrNoDevice):
+		fail(w, http.StatusNotFound, err.Error())
+	case errors.Is(err, ErrValue):
+		fail(w, http.StatusBadRequest, err.Error())
+	case errors.Is(err, ErrExists):
+		fail(w, http.StatusConflict, err.Error())
+	default:
+		fail(w, http.StatusInternalServerError, err.Error())
+	}
+}
+
 // moderation changes the host's engine of one virtqueue. Over AF_VSOCK it is
 // refused: a guest that can reach the API sets its own limits through its control
 // queue and has no say in the host's.
@@ -54,8 +81,7 @@ func (s *Server) moderation(w http.ResponseWriter, r *http.Request) {
 		notFound(w, r)
 		return
 	}
-	if r.Context().Value(localKey{}) == nil {
-		fail(w, http.StatusForbidden, "changes are made over a Unix socket only")
+	if !mayChange(w, r) {
 		return
 	}
 	queue, err := strconv.ParseUint(r.PathValue("queue"), 10, 16)
@@ -75,16 +101,8 @@ func (s *Server) moderation(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, fmt.Sprintf(`the body is not {"engine":"..."}: %v`, err))
 		return
 	}
-	switch err := s.opts.SetModeration(r.PathValue("name"), int(queue), m.Engine); {
-	case err == nil:
-		reply(w, http.StatusOK, m)
-	case errors.Is(err, ErrNoDevice):
-		fail(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, ErrValue):
-		fail(w, http.StatusBadRequest, err.Error())
-	default:
-		fail(w, http.StatusInternalServerError, err.Error())
-	}
+	err = s.opts.SetModeration(r.PathValue("name"), int(queue), m.Engine)
+	answer(w, http.StatusOK, m, err)
 }
 
 // SetModeration changes the host's moderation engine of one data virtqueue (0 is

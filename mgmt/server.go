@@ -63,6 +63,12 @@ type Options struct {
 	// nil makes the API read-only. Its errors wrap ErrNoDevice or ErrValue where
 	// the request is at fault.
 	SetModeration func(device string, queue int, engine string) error
+	// AddDevice adds the device that a JSON object describes and returns its name;
+	// RemoveDevice removes one and returns when it is gone. Both are nil where the
+	// devices are fixed. Their errors wrap ErrValue, ErrExists or ErrNoDevice where
+	// the request is at fault.
+	AddDevice    func(object []byte) (name string, err error)
+	RemoveDevice func(name string) error
 	// Log receives the server's few messages; nil discards them.
 	Log *slog.Logger
 }
@@ -88,7 +94,16 @@ func New(o Options) *Server {
 		"/v1/version":        s.version,
 	} {
 		s.mux.HandleFunc("GET "+path, h) // and HEAD
-		s.mux.HandleFunc(path, methodNotAllowed("GET, HEAD"))
+		allowed := "GET, HEAD"
+		switch {
+		case path == "/v1/devices" && o.AddDevice != nil:
+			s.mux.HandleFunc("POST "+path, s.addDevice)
+			allowed += ", POST"
+		case path == "/v1/devices/{name}" && o.RemoveDevice != nil:
+			s.mux.HandleFunc("DELETE "+path, s.removeDevice)
+			allowed += ", DELETE"
+		}
+		s.mux.HandleFunc(path, methodNotAllowed(allowed))
 	}
 	s.mux.HandleFunc("PUT "+moderationPath, s.moderation)
 	s.mux.HandleFunc(moderationPath, methodNotAllowed(http.MethodPut))

@@ -119,7 +119,7 @@ func (r *runner) round() (busy bool, now int64) {
 				w.poll.worked(nanotime())
 			}
 			busy, now = true, max(now, w.tx.at, w.rx.at)
-		case w.look(), w.rearm():
+		case w.look(), w.rearm(), !w.doze():
 		default:
 			last := len(r.hot) - 1
 			r.hot[i], r.hot[last] = r.hot[last], nil
@@ -163,6 +163,7 @@ func (r *runner) heat(w *worker) {
 	if w.polled() {
 		r.polled--
 	}
+	w.awake()
 	w.hot, w.wake = true, 0
 	r.hot = append(r.hot, w)
 }

@@ -188,8 +188,9 @@ func (w *worker) nextFrame() (int, bool) {
 		// The port is gone. Its descriptor is edge triggered, so it does not
 		// keep the worker awake.
 		w.portReady = false
-		if !w.portGone {
-			w.portGone = true
+		if w.portError.Load() == nil {
+			why := err.Error()
+			w.portError.Store(&why)
 			w.log.Error("port has failed; nothing is received from it any more", "port_queue", w.pair, "error", err)
 		}
 		return 0, false

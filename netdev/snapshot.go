@@ -1,6 +1,34 @@
 package netdev
 
-import "github.com/vhostnet/vhostnet/coalesce"
+import (
+	"strings"
+
+	"github.com/vhostnet/vhostnet/coalesce"
+)
+
+// What a device does, in a snapshot.
+const (
+	// StateServing: front-ends are served.
+	StateServing = "serving"
+	// StateEnded: the connection that the device was made for has ended.
+	StateEnded = "ended"
+	// StateFailed: it could not be opened or served, or its port has failed.
+	StateFailed = "failed"
+)
+
+// FailedSnapshot is the snapshot of a device that could not be opened.
+func FailedSnapshot(name, port string) DeviceSnapshot {
+	none := []string{}
+	kind, _, _ := strings.Cut(port, ":")
+	return DeviceSnapshot{
+		Name: name, Port: port, PortKind: kind, State: StateFailed,
+		FrontEnd:        FrontEndSnapshot{Requests: map[string]uint64{}, ProtocolErrors: map[string]uint64{}},
+		OfferedFeatures: none, NegotiatedFeatures: none, ProtocolFeatures: none, GuestOffloads: none,
+		Control: ControlSnapshot{Commands: map[string]uint64{}},
+		Filter:  FilterSnapshot{Unicast: none, Multicast: none, VLANs: []uint16{}},
+		Queues:  []QueueSnapshot{}, Counters: map[string]uint64{},
+	}
+}
 
 // DeviceSnapshot is what one device looks like at one moment. It is a copy.
 // Counters of different queues may be a few packets apart; engines are asked for
@@ -11,8 +39,16 @@ type DeviceSnapshot struct {
 	// Port is the host side, as KIND:ARGS.
 	Port     string `json:"port"`
 	PortKind string `json:"port_kind"`
+	// State is StateServing, StateEnded or StateFailed, Error why it failed. A
+	// device whose port has failed goes on serving its front-end, without frames.
+	State string `json:"state"`
+	Error string `json:"error,omitempty"`
 	// PortIO is how the port moves frames, for ports that have more than one way.
 	PortIO string `json:"port_io,omitempty"`
+	// PortCounters are the port's own, of ports that have any: for a switch, what
+	// became of the frames that the device sent, the addresses behind it, and
+	// receiver_full, frames for it that found no room.
+	PortCounters map[string]uint64 `json:"port_counters,omitempty"`
 	// FrontEnd tells whether a VMM is connected.
 	FrontEnd FrontEndSnapshot `json:"front_end"`
 	// OfferedFeatures, NegotiatedFeatures and ProtocolFeatures are names.

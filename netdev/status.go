@@ -15,7 +15,7 @@ func (d *Device) Snapshot() DeviceSnapshot {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := DeviceSnapshot{
-		Name: d.cfg.Name, Port: d.port.String(), PortKind: d.port.Kind(),
+		Name: d.cfg.Name, Port: d.port.String(), PortKind: d.port.Kind(), State: StateServing,
 		FrontEnd: FrontEndSnapshot{
 			Connected: d.online, Connections: d.connects,
 			Requests: d.sessions.ByRequest(), Refused: d.sessions.Refused.Load(), Rejected: d.sessions.Rejected.Load(),
@@ -35,6 +35,15 @@ func (d *Device) Snapshot() DeviceSnapshot {
 	}
 	if p, ok := d.port.(port.IOMethod); ok {
 		s.PortIO = p.IO()
+	}
+	if p, ok := d.port.(port.Counter); ok {
+		s.PortCounters = p.Counters()
+	}
+	for _, w := range d.pairs {
+		if why := w.portError.Load(); why != nil {
+			s.State, s.Error = StateFailed, "port: "+*why
+			break
+		}
 	}
 	for _, r := range d.mem.Regions() {
 		s.FrontEnd.MemoryRegions++

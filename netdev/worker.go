@@ -58,7 +58,9 @@ type worker struct {
 	pq   port.PortQueue
 	// batched is pq if it is one that sends in batches.
 	batched port.BatchQueue
-	log     *slog.Logger
+	// memory is pq if its frames lie in memory.
+	memory port.MemoryQueue
+	log    *slog.Logger
 
 	rx, tx   ring
 	features virtio.Features
@@ -73,7 +75,11 @@ type worker struct {
 	// txBlocked is true after the port would not take a frame.
 	txBlocked    bool
 	portWritable bool // the port's fd is watched for writability
-	portGone     bool // it has failed for good, which was logged
+	// portError is why the port has failed for good, nil if it has not. The
+	// worker sets it once.
+	portError atomic.Pointer[string]
+	// dozing: the port in memory knows that only its descriptor wakes the worker.
+	dozing bool
 
 	txs   txScratch
 	rxs   rxScratch
@@ -93,6 +99,7 @@ func newWorker(pair int, pq port.PortQueue, rx, tx *queueCounters, c *Config, lo
 		w.plain.port, w.plain.reads = p, p.ReadsFrames()
 	}
 	w.batched, _ = pq.(port.BatchQueue)
+	w.memory, _ = pq.(port.MemoryQueue)
 	w.rx.look, w.tx.look = w.lookRX, w.lookTX
 	w.rx.trace, w.tx.trace = c.Trace, c.Trace
 	return w
@@ -187,10 +194,12 @@ func (w *worker) polled() bool { return w.rx.polled || w.tx.polled }
 // with a descriptor has is not seen without a system call, for which it is as well
 // to sleep.
 func (w *worker) look() bool {
-	if w.pq.FD() >= 0 || !w.poll.idle(nanotime()) {
+	if w.memory == nil && w.pq.FD() >= 0 || !w.poll.idle(nanotime()) {
 		return false
 	}
-	w.portReady, w.txBlocked = true, false
+	if w.memory == nil {
+		w.portReady, w.txBlocked = true, false
+	}
 	return true
 }
 
@@ -210,6 +219,9 @@ func (w *worker) guarded() (moved bool) {
 
 func (w *worker) bursts() bool {
 	moved := false
+	if w.memory != nil && !w.portReady {
+		w.portReady = w.memory.Pending()
+	}
 	if w.tx.live() && w.tx.served() && w.tx.q.Broken() == nil && !w.txBlocked {
 		w.current = &w.tx
 		moved = w.transmit()
@@ -263,6 +275,25 @@ func (w *worker) rearm() (more bool) {
 		return true
 	}
 	return more
+}
+
+// doze says to a port in memory that only events wake the worker from here on. It
+// returns false if there is something to receive after all.
+func (w *worker) doze() bool {
+	if w.memory == nil || w.portReady {
+		return true
+	}
+	w.dozing = w.memory.Sleep()
+	w.portReady = !w.dozing
+	return w.dozing
+}
+
+// awake is the opposite of doze.
+func (w *worker) awake() {
+	if w.dozing {
+		w.dozing = false
+		w.memory.Awake()
+	}
 }
 
 func (w *worker) nextDeadline() int64 {

@@ -84,6 +84,26 @@ type BurstQueue interface {
 	RecvBurst(bufs [][]byte, hdr int, lens []uint32) (n int, more bool)
 }
 
+// MemoryQueue is a queue with a descriptor whose frames lie in memory: what it has
+// is seen without a system call, and its descriptor becomes readable only for a
+// worker that has said that it sleeps.
+type MemoryQueue interface {
+	PortQueue
+	// Pending tells whether Recv would find a frame.
+	Pending() bool
+	// Sleep says that the worker is about to wait for the descriptor. It returns
+	// false if there is something to receive after all.
+	Sleep() bool
+	// Awake says that it waits no longer.
+	Awake()
+}
+
+// Counter is a port that counts what happens to frames behind its queues.
+type Counter interface {
+	// Counters returns a copy, by name. It may be called from any goroutine.
+	Counters() map[string]uint64
+}
+
 // Configurer is a port that follows what the driver has accepted.
 type Configurer interface {
 	// Configure sets the size of the virtio-net header, 10 or 12 bytes, and the

@@ -24,6 +24,9 @@ type Endpoint struct {
 	FD int
 	// Client makes Run dial Path instead of listening on it.
 	Client bool
+	// Listener, if set, is what Run serves instead, and closes. Path is its name
+	// in the log.
+	Listener Listener
 }
 
 // Listen listens on a Unix socket. A socket file that is left over is replaced,
@@ -44,6 +47,9 @@ func Listen(path string) (*unixsock.Listener, error) {
 func Run(ctx context.Context, e Endpoint, b Backend, opts Options) error {
 	opts = opts.withDefaults()
 	switch {
+	case e.Listener != nil:
+		opts.Log.Info("waiting for a front-end", "socket", e.Path)
+		return runServer(ctx, e.Listener, b, opts)
 	case e.Path != "" && e.Client:
 		return runClient(ctx, e.Path, b, opts)
 	case e.Path != "":
@@ -109,13 +115,13 @@ func runClient(ctx context.Context, path string, b Backend, opts Options) error 
 	return nil
 }
 
-// listener is a [net.UnixListener], or one that does more when it is closed.
-type listener interface {
+// Listener is a [net.UnixListener], or one that does more when it is closed.
+type Listener interface {
 	AcceptUnix() (*net.UnixConn, error)
 	Close() error
 }
 
-func runServer(ctx context.Context, l listener, b Backend, opts Options) error {
+func runServer(ctx context.Context, l Listener, b Backend, opts Options) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	defer func() { _ = l.Close() }()

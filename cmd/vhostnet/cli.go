@@ -8,9 +8,10 @@ import (
 
 // cli is the command line.
 type cli struct {
-	Serve      serveCmd      `cmd:"" default:"withargs" help:"Serve a network device to one front-end at a time (the default command)."`
+	Serve      serveCmd      `cmd:"" default:"withargs" help:"Serve network devices, each to one front-end at a time (the default command)."`
 	Demo       demoCmd       `cmd:"" help:"Show notification coalescing with an embedded guest; needs no root, no VM."`
 	Sim        simCmd        `cmd:"" help:"Compare moderation engines in a simulation; needs no root, no VM."`
+	Device     deviceCmd     `cmd:"" help:"Add, remove and list the devices of a running process."`
 	Moderation moderationCmd `cmd:"" help:"Change the moderation engines of a running device."`
 	Tap        tapCmd        `cmd:"" help:"Make or remove persistent TAP interfaces."`
 	Features   featuresCmd   `cmd:"" help:"Print the virtio features that a device offers."`
@@ -31,7 +32,7 @@ func options(stdout, stderr io.Writer) []kong.Option {
 		kong.Exit(func(code int) { panic(exit(code)) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100, NoExpandSubcommands: true}),
 		kong.ExplicitGroups([]kong.Group{
-			{Key: "socket", Title: "Where the front-end connects (one of --socket-path and --fd):"},
+			{Key: "socket", Title: "Where the front-end connects (one of --socket-path, --fd and --config):"},
 			{Key: "device", Title: "The device:"},
 			{Key: "moderation", Title: "Notification moderation:"},
 			{Key: "watch", Title: "Watching it:"},

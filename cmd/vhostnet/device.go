@@ -7,27 +7,25 @@ import (
 
 	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/netdev"
-	"github.com/vhostnet/vhostnet/port"
-	"github.com/vhostnet/vhostnet/port/builtin"
-	"github.com/vhostnet/vhostnet/tap"
 )
 
-// deviceFlags describe a device.
+// deviceFlags describe a device, on the command line, in a file and in the API:
+// the keys are the flags' names everywhere.
 type deviceFlags struct {
-	Name           deviceName  `default:"net0" placeholder:"NAME" group:"device" help:"Name in the status API and in the log (default net0): 1 to 64 letters, digits, dots, hyphens, underscores."`
-	Port           string      `placeholder:"KIND:ARGS" group:"device" help:"Host side: tap:NAME (attaches to a TAP that exists, and otherwise makes one that lives as long as the process), or built in and in need of no privilege: null (drops frames), source[:SIZE] (sends frames of SIZE bytes, 14 to 65535, without end), echo (sends each frame back). Default null."`
-	TapIO          string      `name:"tap-io" default:"auto" enum:"auto,readv,io_uring" placeholder:"METHOD" group:"device" help:"How frames are moved from and to a TAP: readv (one system call a frame), io_uring (one for many frames; needs Linux 6.4, and that nobody has forbidden it), or auto (default): io_uring if it can be had."`
-	QueuePairs     int         `default:"1" placeholder:"N" group:"device" help:"Receive/transmit queue pairs, 1 (default) to 127; more than one needs a multi_queue TAP and a front-end with the same number or less."`
-	QueueSize      int         `default:"0" placeholder:"N" group:"device" help:"Largest virtqueue to accept, a power of two from 2 to 32768 descriptors; 0 (default) is 32768. The front-end chooses the size."`
-	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one."`
-	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised."`
-	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case."`
-	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling."`
-	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0."`
-	RXModeration   engine      `name:"rx-moderation" placeholder:"ENGINE" group:"moderation" help:"Who chooses the limits of receive queues instead: off, fixed:USECS/FRAMES (the same as --rx-coalesce), net-dim[:eqe|cqe][:U,F_U,F_U,F_U,F_U,F] (hill climbing on throughput, as the Linux kernel does it for its drivers), rdma-dim (on frames per notification), adaptive[:max-latency=USECS] (from what the device sees of the driver). Default off, which leaves it to the guest."`
-	TXModeration   engine      `name:"tx-moderation" placeholder:"ENGINE" group:"moderation" help:"The same for transmit completions."`
-	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for."`
-	Trace          string      `placeholder:"FILE" group:"moderation" help:"Write what engines observe and decide to FILE, one JSON object a line, for vhostnet sim --trace. It needs an engine that learns: net-dim, rdma-dim or adaptive; off and fixed observe nothing. A file that exists is replaced. What the disk is too slow for is left out and counted."`
+	Name           deviceName  `default:"net0" placeholder:"NAME" group:"device" help:"Name in the status API and in the log (default net0): 1 to 64 letters, digits, dots, hyphens, underscores." toml:"name" json:"name,omitzero"`
+	Port           string      `placeholder:"KIND:ARGS" group:"device" help:"Host side: tap:NAME (attaches to a TAP that exists, and otherwise makes one that lives as long as the device), tap-fd:N,N,... (open descriptors of a TAP's queues, one for each queue pair, inherited from a supervisor, with IFF_NO_PI and IFF_VNET_HDR), switch:NAME (a learning switch in the process, to which all devices with that NAME are connected), or built in and in need of no privilege: null (drops frames), source[:SIZE] (sends frames of SIZE bytes, 14 to 65535, without end), echo (sends each frame back). Default null." toml:"port" json:"port,omitzero"`
+	TapIO          string      `name:"tap-io" default:"auto" enum:"auto,readv,io_uring" placeholder:"METHOD" group:"device" help:"How frames are moved from and to a TAP: readv (one system call a frame), io_uring (one for many frames; needs Linux 6.4, and that nobody has forbidden it), or auto (default): io_uring if it can be had." toml:"tap-io" json:"tap-io,omitzero"`
+	QueuePairs     *int        `default:"1" placeholder:"N" group:"device" help:"Receive/transmit queue pairs, 1 (default) to 127; more than one needs a multi_queue TAP and a front-end with the same number or less." toml:"queue-pairs" json:"queue-pairs,omitzero"`
+	QueueSize      int         `default:"0" placeholder:"N" group:"device" help:"Largest virtqueue to accept, a power of two from 2 to 32768 descriptors; 0 (default) is 32768. The front-end chooses the size." toml:"queue-size" json:"queue-size,omitzero"`
+	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one." toml:"mac" json:"mac,omitzero"`
+	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised." toml:"mtu" json:"mtu,omitzero"`
+	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case." toml:"features" json:"features,omitzero"`
+	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling." toml:"rx-coalesce" json:"rx-coalesce,omitzero"`
+	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0." toml:"tx-coalesce" json:"tx-coalesce,omitzero"`
+	RXModeration   engine      `name:"rx-moderation" placeholder:"ENGINE" group:"moderation" help:"Who chooses the limits of receive queues instead: off, fixed:USECS/FRAMES (the same as --rx-coalesce), net-dim[:eqe|cqe][:U,F_U,F_U,F_U,F_U,F] (hill climbing on throughput, as the Linux kernel does it for its drivers), rdma-dim (on frames per notification), adaptive[:max-latency=USECS] (from what the device sees of the driver). Default off, which leaves it to the guest." toml:"rx-moderation" json:"rx-moderation,omitzero"`
+	TXModeration   engine      `name:"tx-moderation" placeholder:"ENGINE" group:"moderation" help:"The same for transmit completions." toml:"tx-moderation" json:"tx-moderation,omitzero"`
+	CoalesceStrict bool        `group:"moderation" help:"Let a guest that sets \"notify after every frame\" overrule --rx-coalesce and --tx-coalesce. It is Linux's default, and \"ethtool -C rx-usecs\" sends it for the other direction, so it is not taken to the letter unless asked for." toml:"coalesce-strict" json:"coalesce-strict,omitzero"`
+	Trace          string      `placeholder:"FILE" group:"moderation" help:"Write what engines observe and decide to FILE, one JSON object a line, for vhostnet sim --trace. It needs an engine that learns: net-dim, rdma-dim or adaptive; off and fixed observe nothing. A file that exists is replaced. What the disk is too slow for is left out and counted." toml:"trace" json:"trace,omitzero"`
 }
 
 // engines are those for receive and transmit queues.
@@ -38,14 +36,45 @@ func (f *deviceFlags) engines() (rx, tx coalesce.EngineSpec, err error) {
 	return rx, tx, err
 }
 
+// pairs is the number of queue pairs.
+func (f *deviceFlags) pairs() int {
+	if f.QueuePairs == nil {
+		return 1
+	}
+	return *f.QueuePairs
+}
+
+// check finds what is wrong without opening anything.
+func (f *deviceFlags) check() error {
+	if n := f.pairs(); n < 1 || n > netdev.MaxQueuePairs {
+		return usageError{fmt.Errorf("--queue-pairs %d: want 1 to %d", n, netdev.MaxQueuePairs)}
+	}
+	if n := f.QueueSize; n < 0 || n == 1 || n > netdev.MaxQueueSize || n&(n-1) != 0 {
+		return usageError{fmt.Errorf("--queue-size %d: want a power of two from 2 to %d", n, netdev.MaxQueueSize)}
+	}
+	if n := f.MTU; n != 0 && (n < 68 || n > 65535) {
+		return usageError{fmt.Errorf("--mtu %d: want 68 to 65535 bytes", n)}
+	}
+	if _, known := tapIO[f.TapIO]; !known {
+		return usageError{fmt.Errorf("--tap-io %s: want auto, readv or io_uring", f.TapIO)}
+	}
+	if f.Port != "" {
+		if err := checkPort(f.Port); err != nil {
+			return err
+		}
+	}
+	rx, tx, err := f.engines()
+	if err != nil {
+		return err
+	}
+	if f.Trace != "" && !learns(rx) && !learns(tx) {
+		return usageError{fmt.Errorf("--trace needs an engine that observes something: --rx-moderation or --tx-moderation with net-dim, rdma-dim or adaptive")}
+	}
+	return nil
+}
+
 // open makes the device and its port; t may be nil.
 func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, error) {
-	if f.QueuePairs < 1 || f.QueuePairs > netdev.MaxQueuePairs {
-		return nil, usageError{fmt.Errorf("--queue-pairs %d: want 1 to %d", f.QueuePairs, netdev.MaxQueuePairs)}
-	}
-	if f.QueueSize < 0 || f.QueueSize == 1 {
-		return nil, usageError{fmt.Errorf("--queue-size %d: want a power of two from 2 to %d", f.QueueSize, netdev.MaxQueueSize)}
-	}
 	rx, tx, err := f.engines()
 	if err != nil {
 		return nil, err
@@ -55,13 +84,13 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 		log.Warn("no --port: frames are dropped; use --port tap:NAME for a network")
 		spec = "null"
 	}
-	p, err := openPort(spec, f.QueuePairs, tapIO[f.TapIO])
+	p, err := openPort(spec, f.pairs(), tapIO[f.TapIO])
 	if err != nil {
 		return nil, err
 	}
 	d, err := netdev.New(netdev.Config{
 		Name:       string(f.Name),
-		QueuePairs: f.QueuePairs,
+		QueuePairs: f.pairs(),
 		QueueSize:  f.QueueSize,
 		MAC:        f.MAC,
 		MTU:        f.MTU,
@@ -78,35 +107,6 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 		err = usageError{err}
 	}
 	return d, err
-}
-
-// tapIO are the values of --tap-io.
-var tapIO = map[string]tap.IO{"auto": tap.IOAuto, "readv": tap.IOSingle, "io_uring": tap.IOBatch}
-
-// openPort opens "KIND:ARGS" with the given number of queues. how is for TAPs.
-func openPort(text string, queues int, how tap.IO) (port.Port, error) {
-	spec, err := port.Parse(text)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	if spec.Kind == "tap" {
-		if spec.Args == "" {
-			return nil, usageError{fmt.Errorf("--port %s: want tap:NAME", text)}
-		}
-		p, err := tap.Open(spec.Args, tap.Options{Queues: queues, CreateIfMissing: true, IO: how})
-		if err != nil {
-			return nil, fmt.Errorf("--port %s: %w", text, err)
-		}
-		return p, nil
-	}
-	p, err := builtin.Open(spec.Kind, spec.Args, queues)
-	switch {
-	case errors.Is(err, builtin.ErrKind):
-		return nil, usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, null, source[:SIZE] or echo", text)}
-	case err != nil:
-		return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
-	}
-	return p, nil
 }
 
 // moderationEngine reads --rx-moderation, for which --rx-coalesce is short, or the same of tx.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -9,21 +8,6 @@ import (
 	"github.com/vhostnet/vhostnet/mgmt"
 	"github.com/vhostnet/vhostnet/netdev"
 )
-
-// setModeration is what the management API does on a PUT.
-func setModeration(d *netdev.Device, name string, queue int, engine string) error {
-	if name != d.Name() {
-		return fmt.Errorf("%w: %q", mgmt.ErrNoDevice, name)
-	}
-	spec, err := coalesce.ParseEngine(engine, direction(queue))
-	if err != nil {
-		return fmt.Errorf("%w: %w", mgmt.ErrValue, err)
-	}
-	if err = d.SetModeration(queue, spec); errors.Is(err, netdev.ErrQueue) {
-		err = fmt.Errorf("%w: %w", mgmt.ErrValue, err)
-	}
-	return err
-}
 
 // direction is that of a virtqueue: receive queues have even indices.
 func direction(queue int) coalesce.Direction {

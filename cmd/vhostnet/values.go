@@ -42,6 +42,11 @@ func (l *limits) UnmarshalText(b []byte) error {
 	return nil
 }
 
+// MarshalText writes what UnmarshalText reads.
+func (l limits) MarshalText() ([]byte, error) {
+	return fmt.Appendf(nil, "%d/%d", l.Usecs, l.Packets), nil
+}
+
 // engine is the notation of a moderation engine.
 type engine string
 
@@ -76,6 +81,11 @@ func (m *mac) UnmarshalText(b []byte) error {
 	}
 	copy(m[:], a)
 	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (m mac) MarshalText() ([]byte, error) {
+	return []byte(net.HardwareAddr(m[:]).String()), nil
 }
 
 // deviceName is a device's name: it stands in paths of the API and in logs.
@@ -117,6 +127,21 @@ func (f *featureEdit) Decode(ctx *kong.DecodeContext) error {
 		return fmt.Errorf("a value is missing: want +NAME,-NAME")
 	}
 	return f.parse(s)
+}
+
+// UnmarshalText reads "+NAME,-NAME".
+func (f *featureEdit) UnmarshalText(b []byte) error { return f.parse(string(b)) }
+
+// MarshalText writes what UnmarshalText reads.
+func (f featureEdit) MarshalText() ([]byte, error) {
+	var words []string
+	for _, name := range f.with.Names() {
+		words = append(words, "+"+name)
+	}
+	for _, name := range f.without.Names() {
+		words = append(words, "-"+name)
+	}
+	return []byte(strings.Join(words, ",")), nil
 }
 
 func (f *featureEdit) parse(s string) error {

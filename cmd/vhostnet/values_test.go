@@ -36,7 +36,7 @@ func TestServeFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := c.Serve
-	if s.SocketPath != "/s" || s.FD != nil || !s.Client || s.Port != "tap:vn0" || s.QueuePairs != 4 || s.QueueSize != 512 ||
+	if s.SocketPath != "/s" || s.FD != nil || !s.Client || s.Port != "tap:vn0" || s.pairs() != 4 || s.QueueSize != 512 ||
 		s.MAC != (mac{0x52, 0x54, 0, 0x12, 0x34, 0x56}) || s.MTU != 9000 || s.Name != "a.b-c_1" ||
 		s.RXCoalesce != (limits{Usecs: 64, Packets: 32}) || s.TXCoalesce != (limits{}) || !s.CoalesceStrict ||
 		s.LogLevel != "debug" || s.LogFormat != "json" {
@@ -58,7 +58,7 @@ func TestServeDefaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := c.Serve
-		if s.FD == nil || *s.FD != 5 || s.Name != "net0" || s.QueuePairs != 1 || s.QueueSize != 0 || s.Port != "" ||
+		if s.FD == nil || *s.FD != 5 || s.Name != "net0" || s.pairs() != 1 || s.QueueSize != 0 || s.Port != "" ||
 			s.LogLevel != "info" || s.LogFormat != "text" || s.API != nil {
 			t.Errorf("%v: %+v", args, s)
 		}

@@ -67,6 +67,7 @@ var rules = map[string]rule{
 	},
 	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
 	"port/builtin": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
+	"port/vswitch": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
 	"tap":          {ours: []string{"port", "virtio", "guestmem", "internal/uring"}, why: "a port knows neither its device nor other ports"},
 	"vhostuser":    {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
 
@@ -84,6 +85,8 @@ var rules = map[string]rule{
 		ours: []string{"virtio", "coalesce", "driver", "port"},
 		why:  "a guest sees its driver and its own port: the device is on the other side of a socket",
 	},
+
+	"fleet": {ours: []string{"netdev"}, why: "a fleet opens, serves and closes: what a device is made of is the command's"},
 
 	// Management; TestMgmtSeesSnapshotsOnly narrows it down.
 	"mgmt": {ours: []string{"netdev", "internal/unixsock"}, why: "management sees snapshots: it reaches neither a queue nor guest memory"},
@@ -134,11 +137,12 @@ var only = map[string]struct {
 	folders []string
 	why     string
 }{
-	"github.com/alecthomas/kong": {[]string{"cmd/vhostnet", "bench", "qemu-test"}, "flags are the programs'"},
-	"github.com/sirupsen/logrus": {[]string{"cmd/vhostnet"}, "libraries take a *slog.Logger; the command builds the logger behind it"},
-	"github.com/songgao/water":   {[]string{"tap"}, "its descriptors lack IFF_VNET_HDR and CLOEXEC: it provisions, and tap hides that"},
-	"github.com/mdlayher/vsock":  {[]string{"mgmt", "qemu-test"}, "AF_VSOCK carries the status API and the guests' reports"},
-	"net/http":                   {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
+	"github.com/alecthomas/kong":      {[]string{"cmd/vhostnet", "bench", "qemu-test"}, "flags are the programs'"},
+	"github.com/sirupsen/logrus":      {[]string{"cmd/vhostnet"}, "libraries take a *slog.Logger; the command builds the logger behind it"},
+	"github.com/songgao/water":        {[]string{"tap"}, "its descriptors lack IFF_VNET_HDR and CLOEXEC: it provisions, and tap hides that"},
+	"github.com/mdlayher/vsock":       {[]string{"mgmt", "qemu-test"}, "AF_VSOCK carries the status API and the guests' reports"},
+	"github.com/pelletier/go-toml/v2": {[]string{"cmd/vhostnet"}, "files are the command's"},
+	"net/http":                        {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
 	"github.com/vishvananda/netns": {
 		[]string{"tap", "driver", "nativeguest", "bench", "demo", "qemu-test", "internal/scripted"},
 		"a network namespace belongs to a thread: the device's threads stay where they are",

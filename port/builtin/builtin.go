@@ -33,25 +33,43 @@ const (
 // bytes; "" stands for [DefaultSize]. The error wraps [ErrKind] if there is no
 // such kind.
 func Open(kind, arg string, queues int) (port.Port, error) {
-	if arg != "" && (kind == "null" || kind == "echo") {
-		return nil, fmt.Errorf("builtin: open %s: takes no argument, has %q", kind, arg)
+	size, err := parse(kind, arg)
+	if err != nil {
+		return nil, err
 	}
 	switch kind {
 	case "null":
 		return Null(queues)
 	case "echo":
 		return Echo(queues)
-	case "source":
-		size := DefaultSize
-		if arg != "" {
-			var err error
-			if size, err = strconv.Atoi(arg); err != nil {
-				return nil, fmt.Errorf("builtin: open source: frame size: %w", err)
-			}
-		}
-		return Source(queues, size)
 	}
-	return nil, fmt.Errorf("builtin: open %q: %w", kind, ErrKind)
+	return Source(queues, size)
+}
+
+// Check returns the error that Open would return for kind and arg.
+func Check(kind, arg string) error {
+	_, err := parse(kind, arg)
+	return err
+}
+
+// parse checks kind and argument and returns the size of a source's frames.
+func parse(kind, arg string) (size int, err error) {
+	switch kind {
+	case "null", "echo":
+		if arg != "" {
+			return 0, fmt.Errorf("builtin: open %s: takes no argument, has %q", kind, arg)
+		}
+		return 0, nil
+	case "source":
+		if arg == "" {
+			return DefaultSize, nil
+		}
+		if size, err = strconv.Atoi(arg); err != nil {
+			return 0, fmt.Errorf("builtin: open source: frame size: %w", err)
+		}
+		return size, checkSize(size)
+	}
+	return 0, fmt.Errorf("builtin: open %q: %w", kind, ErrKind)
 }
 
 // base is what the ports have in common.

@@ -52,8 +52,8 @@ var (
 // [MinSize] to [MaxSize], and takes every frame. Its header is zero. A frame that
 // does not fit is lost: its number is missing then.
 func Source(queues, size int) (port.Port, error) {
-	if size < MinSize || size > MaxSize {
-		return nil, fmt.Errorf("builtin: open source: frame size %d: want %d to %d", size, MinSize, MaxSize)
+	if err := checkSize(size); err != nil {
+		return nil, err
 	}
 	s := new(source)
 	s.size.Store(virtio.NetHeaderLen)
@@ -64,6 +64,13 @@ func Source(queues, size int) (port.Port, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+func checkSize(size int) error {
+	if size < MinSize || size > MaxSize {
+		return fmt.Errorf("builtin: open source: frame size %d: want %d to %d", size, MinSize, MaxSize)
+	}
+	return nil
 }
 
 // Reset does nothing: a source has no state that a driver could find.

@@ -1,0 +1,5 @@
+//go:build race
+
+package vswitch_test
+
+const raceEnabled = true
