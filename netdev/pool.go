@@ -62,8 +62,12 @@ func NewPool(threads int, cpus []int) (*Pool, error) {
 // Threads returns how many there are.
 func (p *Pool) Threads() int { return len(p.runners) }
 
-// Close ends the threads. The devices must be closed already.
+// Close ends the threads, of which a nil pool has none. The devices must be closed
+// already.
 func (p *Pool) Close() error {
+	if p == nil {
+		return nil
+	}
 	close(p.stop)
 	p.stopped.Wait()
 	for _, r := range p.runners {

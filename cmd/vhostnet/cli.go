@@ -35,6 +35,7 @@ func options(stdout, stderr io.Writer) []kong.Option {
 			{Key: "socket", Title: "Where the front-end connects (one of --socket-path, --fd and --config):"},
 			{Key: "device", Title: "The device:"},
 			{Key: "moderation", Title: "Notification moderation:"},
+			{Key: "threads", Title: "Threads:"},
 			{Key: "watch", Title: "Watching it:"},
 		}),
 	}

@@ -28,10 +28,16 @@ type site struct {
 
 func newSite(t *testing.T, tables ...string) *site {
 	t.Helper()
+	return newSiteWith(t, nil, tables...)
+}
+
+// newSiteWith is newSite with further flags.
+func newSiteWith(t *testing.T, flags []string, tables ...string) *site {
+	t.Helper()
 	dir := t.TempDir()
 	s := &site{t: t, dir: dir, file: filepath.Join(dir, "devices.toml")}
 	s.write(tables...)
-	s.process = spawn(t, "serve", "--config", s.file, "--api", s.address())
+	s.process = spawn(t, append([]string{"serve", "--config", s.file, "--api", s.address()}, flags...)...)
 	s.await("status API listens", 1)
 	var err error
 	if s.api, err = mgmt.Dial(t.Context(), s.address()); err != nil {
@@ -323,15 +329,34 @@ func TestDescriptorsInAFile(t *testing.T) {
 	p.end(syscall.SIGTERM, filepath.Join(dir, "a"))
 }
 
+// Devices share threads that stay on a processor, and each of them works.
+func TestThreads(t *testing.T) {
+	dir := t.TempDir()
+	s := newSiteWith(t, []string{"--threads=2", "--thread-cpus=0"},
+		table(dir, "a", `port = "echo"`), table(dir, "b", `port = "echo"`), table(dir, "c", `port = "echo"`, "queue-pairs = 2"))
+	for _, name := range []string{"a", "b", "c"} {
+		d := guest(t, filepath.Join(dir, name), driver.Config{})
+		echoes(t, d, 100)
+		t.Cleanup(func() { _ = d.Close() })
+	}
+	s.end(syscall.SIGTERM, filepath.Join(dir, "a"))
+}
+
 // 256 idle devices with drivers take less than 150 MB and do nothing.
 func TestManyIdleDevices(t *testing.T) {
+	t.Run("threads of their own", func(t *testing.T) { manyIdleDevices(t, 1000) })
+	t.Run("shared threads", func(t *testing.T) { manyIdleDevices(t, 300, "--threads=2") })
+}
+
+// manyIdleDevices starts them, in a process with so many threads at most.
+func manyIdleDevices(t *testing.T, mostThreads int, flags ...string) {
 	const devices, most = 256, 150 << 10
 	dir := t.TempDir()
 	var tables []string
 	for i := range devices {
 		tables = append(tables, table(dir, strconv.Itoa(i), `port = "echo"`))
 	}
-	s := newSite(t, tables...)
+	s := newSiteWith(t, flags, tables...)
 	for i := range devices {
 		d := guest(t, filepath.Join(dir, strconv.Itoa(i)), driver.Config{})
 		echoes(t, d, 1)
@@ -348,6 +373,9 @@ func TestManyIdleDevices(t *testing.T) {
 	}
 	kb, threads := s.footprint()
 	t.Logf("%d devices: %d KB resident, %d threads", devices, kb, threads)
+	if threads > mostThreads {
+		t.Errorf("%d threads, want %d at most", threads, mostThreads)
+	}
 	if kb > most && !raceDetector {
 		t.Errorf("%d KB resident, want %d at most", kb, most)
 	}

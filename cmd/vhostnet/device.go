@@ -73,8 +73,8 @@ func (f *deviceFlags) check() error {
 	return nil
 }
 
-// open makes the device and its port; t may be nil.
-func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, error) {
+// open makes the device and its port; pool and t may be nil.
+func (f *deviceFlags) open(log *slog.Logger, pool *netdev.Pool, t *traceFile) (*netdev.Device, error) {
 	rx, tx, err := f.engines()
 	if err != nil {
 		return nil, err
@@ -97,6 +97,7 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 		Strict:     f.CoalesceStrict,
 		With:       f.Features.with,
 		Without:    f.Features.without,
+		Pool:       pool,
 		Trace:      t.hook(),
 		Log:        log,
 

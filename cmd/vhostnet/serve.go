@@ -26,6 +26,8 @@ type serveCmd struct {
 
 	deviceFlags
 
+	threadFlags
+
 	API []address `name:"api" sep:"none" placeholder:"ADDRESS" group:"watch" help:"Serve the management API there: unix:PATH, or vsock:PORT (port 1 to 4294967294, on all context identifiers of this machine, guests included; vsock:CID:PORT for one of them), which is read-only. Repeatable. GET /v1/devices answers in JSON; vhostnet moderation changes engines."`
 
 	logFlags
@@ -69,10 +71,15 @@ func (c *serveCmd) Run(env environment) error {
 	// A log collector that dies must not take the guest's network with it: the
 	// runtime ends a program that writes to a closed standard error.
 	signal.Ignore(unix.SIGPIPE)
+	pool, err := c.pool()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
 	if c.Config != "" {
-		err = c.serveFile(env.ctx, log)
+		err = c.serveFile(env.ctx, log, pool)
 	} else {
-		err = c.serveOne(env.ctx, log)
+		err = c.serveOne(env.ctx, log, pool)
 	}
 	if err == nil {
 		log.Info("ended")
@@ -81,13 +88,13 @@ func (c *serveCmd) Run(env environment) error {
 }
 
 // serveOne serves the device that the flags describe, and ends with it.
-func (c *serveCmd) serveOne(ctx context.Context, log *slog.Logger) error {
+func (c *serveCmd) serveOne(ctx context.Context, log *slog.Logger, pool *netdev.Pool) error {
 	end, err := endpoint(c.SocketPath, c.FD, c.Client)
 	if err != nil {
 		return err
 	}
 	logStart(log)
-	d, err := openServed(log, end, &c.deviceFlags)
+	d, err := openServed(log, pool, end, &c.deviceFlags)
 	if err != nil {
 		return err
 	}

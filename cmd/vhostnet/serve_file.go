@@ -13,6 +13,7 @@ import (
 
 	"github.com/vhostnet/vhostnet/fleet"
 	"github.com/vhostnet/vhostnet/mgmt"
+	"github.com/vhostnet/vhostnet/netdev"
 )
 
 // noDeviceFlags are the flags of a device when none is given.
@@ -23,7 +24,7 @@ func noDeviceFlags() deviceFlags {
 
 // serveFile serves the devices of a file, and those that come over the API, until
 // ctx is done.
-func (c *serveCmd) serveFile(ctx context.Context, log *slog.Logger) error {
+func (c *serveCmd) serveFile(ctx context.Context, log *slog.Logger, pool *netdev.Pool) error {
 	if c.Client || !reflect.DeepEqual(c.deviceFlags, noDeviceFlags()) {
 		return usageError{errors.New("--config: the file describes devices, flags that do so cannot be given beside it")}
 	}
@@ -38,7 +39,7 @@ func (c *serveCmd) serveFile(ctx context.Context, log *slog.Logger) error {
 	logStart(log)
 	f := fleet.New(log)
 	defer f.Close()
-	if err := apply(f, log, tables); err != nil {
+	if err := apply(f, log, pool, tables); err != nil {
 		return err
 	}
 	return c.withAPI(ctx, log, mgmt.Options{
@@ -51,7 +52,7 @@ func (c *serveCmd) serveFile(ctx context.Context, log *slog.Logger) error {
 			if err != nil {
 				return "", err
 			}
-			return string(t.Name), forAPI(string(t.Name), f.Add(t.definition(log)))
+			return string(t.Name), forAPI(string(t.Name), f.Add(t.definition(log, pool)))
 		},
 		RemoveDevice: func(name string) error { return forAPI(name, f.Remove(name)) },
 	}, func(ctx context.Context) error {
@@ -60,27 +61,27 @@ func (c *serveCmd) serveFile(ctx context.Context, log *slog.Logger) error {
 			case <-ctx.Done():
 				return nil
 			case <-again:
-				c.reload(f, log)
+				c.reload(f, log, pool)
 			}
 		}
 	})
 }
 
 // reload reads the file again. One with an error changes nothing.
-func (c *serveCmd) reload(f *fleet.Fleet, log *slog.Logger) {
+func (c *serveCmd) reload(f *fleet.Fleet, log *slog.Logger, pool *netdev.Pool) {
 	tables, err := readConfig(c.Config)
 	if err == nil {
-		err = apply(f, log, tables)
+		err = apply(f, log, pool, tables)
 	}
 	if err != nil {
 		log.Error("the configuration stays as it was", "error", err)
 	}
 }
 
-func apply(f *fleet.Fleet, log *slog.Logger, tables []deviceTable) error {
+func apply(f *fleet.Fleet, log *slog.Logger, pool *netdev.Pool, tables []deviceTable) error {
 	var list []fleet.Definition
 	for _, t := range tables {
-		list = append(list, t.definition(log))
+		list = append(list, t.definition(log, pool))
 	}
 	n, err := f.Apply(list)
 	if err == nil {

@@ -23,8 +23,9 @@ type served struct {
 
 var _ fleet.Device = (*served)(nil)
 
-// openServed opens a device and, if it is to listen on a path, its socket.
-func openServed(log *slog.Logger, end vhostuser.Endpoint, f *deviceFlags) (*served, error) {
+// openServed opens a device whose queue pairs a pool serves, nil for threads of their
+// own, and, if it is to listen on a path, its socket.
+func openServed(log *slog.Logger, pool *netdev.Pool, end vhostuser.Endpoint, f *deviceFlags) (*served, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
@@ -33,7 +34,7 @@ func openServed(log *slog.Logger, end vhostuser.Endpoint, f *deviceFlags) (*serv
 	if s.trace, err = f.openTrace(); err != nil {
 		return nil, err
 	}
-	if s.dev, err = f.open(log, s.trace); err != nil {
+	if s.dev, err = f.open(log, pool, s.trace); err != nil {
 		s.trace.close(s.log)
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vhostnet/vhostnet/fleet"
 	"github.com/vhostnet/vhostnet/mgmt"
+	"github.com/vhostnet/vhostnet/netdev"
 )
 
 // deviceTable describes a device in a file and in the API, as the flags of serve do
@@ -162,7 +163,7 @@ func parseObject(b []byte) (t deviceTable, err error) {
 }
 
 // definition is what a fleet needs of a table that was checked.
-func (t deviceTable) definition(log *slog.Logger) fleet.Definition {
+func (t deviceTable) definition(log *slog.Logger, pool *netdev.Pool) fleet.Definition {
 	port := t.Port
 	if port == "" {
 		port = "null"
@@ -174,7 +175,7 @@ func (t deviceTable) definition(log *slog.Logger) fleet.Definition {
 			if err != nil {
 				return nil, err
 			}
-			s, err := openServed(log, end, &t.deviceFlags)
+			s, err := openServed(log, pool, end, &t.deviceFlags)
 			if err != nil {
 				return nil, err // and not an interface that holds a nil
 			}
