@@ -44,7 +44,9 @@ type variant struct {
 type host struct {
 	devices, pairs int
 	port           string
-	env            []string
+	// threads that serve all queue pairs; 0: one for each.
+	threads int
+	env     []string
 
 	dir    string
 	back   peer.BackEnd
@@ -108,24 +110,31 @@ const (
 	sectionRings   = "Ring size"
 	sectionDevices = "Devices in a process, one of them busy"
 	sectionLatency = "Round trip"
+
+	// oneThread is behind the names of variants whose queue pairs share one.
+	oneThread = ", one thread"
 )
 
 // variants are what is measured, and the processes for it.
 func (g *growthArgs) variants() (list []*variant, hosts []*host) {
-	add := func(devices, pairs int, port string, env ...string) *host {
-		h := &host{devices: devices, pairs: pairs, port: port, env: env}
+	add := func(devices, pairs, threads int, port string, env ...string) *host {
+		h := &host{devices: devices, pairs: pairs, threads: threads, port: port, env: env}
 		hosts = append(hosts, h)
 		return h
 	}
 	const size = 64
 	var rings []*variant
 	for _, mode := range []string{"sink", "source", "echo"} {
-		h := add(1, 8, row{builtIn, mode, size, blocking}.port())
+		port := row{builtIn, mode, size, blocking}.port()
+		h, one := add(1, 8, 0, port), add(1, 8, 1, port)
 		for _, pairs := range []int{1, 2, 4, 8} {
-			list = append(list, &variant{
+			v := &variant{
 				section: sectionPairs, name: fmt.Sprintf("%s, %d", mode, pairs), group: mode, base: pairs == 1, host: h,
 				load: loadArgs{Mode: mode, Size: size, Pairs: pairs, QueueSize: queueSize},
-			})
+			}
+			shared := *v
+			shared.name, shared.base, shared.host = v.name+oneThread, false, one
+			list = append(list, v, &shared)
 		}
 		for _, entries := range []int{64, 256, 1024, 4096} {
 			rings = append(rings, &variant{
@@ -135,17 +144,24 @@ func (g *growthArgs) variants() (list []*variant, hosts []*host) {
 		}
 	}
 	list = append(list, rings...)
-	for _, n := range g.Devices {
-		list = append(list, &variant{
-			section: sectionDevices, name: strconv.Itoa(n), base: n == g.Devices[0], host: add(n, 1, "echo"), idle: true,
-			load: loadArgs{Mode: "echo", Size: size, Pairs: 1, QueueSize: queueSize, Polling: true},
-		})
+	for threads, suffix := range []string{"", oneThread} {
+		for _, n := range g.Devices {
+			list = append(list, &variant{
+				section: sectionDevices, name: strconv.Itoa(n) + suffix, base: n == g.Devices[0] && threads == 0,
+				host: add(n, 1, threads, "echo"), idle: true,
+				load: loadArgs{Mode: "echo", Size: size, Pairs: 1, QueueSize: queueSize, Polling: true},
+			})
+		}
 	}
-	for _, c := range []struct{ name, gogc, limit string }{
-		{"defaults", "", ""},
-		{"GOGC=off", "off", ""},
-		{"GOGC=10", "10", ""},
-		{"GOGC=off GOMEMLIMIT=64MiB", "off", "64MiB"},
+	for _, c := range []struct {
+		name, gogc, limit string
+		threads           int
+	}{
+		{"defaults", "", "", 0},
+		{"one thread", "", "", 1},
+		{"GOGC=off", "off", "", 0},
+		{"GOGC=10", "10", "", 0},
+		{"GOGC=off GOMEMLIMIT=64MiB", "off", "64MiB", 0},
 	} {
 		var env []string
 		if c.gogc != "" {
@@ -154,7 +170,7 @@ func (g *growthArgs) variants() (list []*variant, hosts []*host) {
 		if c.limit != "" {
 			env = append(env, "GOMEMLIMIT="+c.limit)
 		}
-		h := add(1, 2, "echo", env...)
+		h := add(1, 2, c.threads, "echo", env...)
 		for _, polls := range []bool{false, true} {
 			for _, bulk := range []bool{false, true} {
 				driver, beside := "blocking", "alone"
@@ -266,7 +282,7 @@ func (h *host) start(ctx context.Context, vhostnet, self string, cores []int) er
 	if err := os.WriteFile(file, h.config(), 0o600); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, vhostnet, "serve", "--config", file, "--log-level", "warn")
+	cmd := exec.CommandContext(ctx, vhostnet, "serve", "--config", file, "--log-level", "warn", "--threads", strconv.Itoa(h.threads))
 	cmd.Env = append(os.Environ(), h.env...)
 	var err error
 	// The last socket is made last.
