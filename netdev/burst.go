@@ -22,8 +22,6 @@ type plainScratch struct {
 	rx, tx plainLuck
 }
 
-// forget lets go of the driver's memory, before that is unmapped: no pointer may be
-// left to where something else may be then.
 func (p *plainScratch) forget() { clear(p.bufs[:]) }
 
 // plainLuck keeps the short way from being tried all the time by traffic that is

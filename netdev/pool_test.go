@@ -136,3 +136,47 @@ func TestBalance(t *testing.T) {
 		}
 	}
 }
+
+// TestPolledRings: a runner knows which of its workers have rings without kicks,
+// whatever happens to them while they rest.
+func TestPolledRings(t *testing.T) {
+	p := newPool(t, 1)
+	w, r := workersOf(t, p, 1, 1)[0], p.runners[0]
+	round := func() (polled int, hot bool) {
+		t.Helper()
+		if err := r.post(func() { polled, hot = r.polled, w.hot }); err != nil {
+			t.Fatal(err)
+		}
+		return polled, hot
+	}
+	for _, polled := range []bool{true, false, true, true, false} {
+		if err := w.post(func() { w.rx.polled = polled }); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // it rests, and is looked after again
+			if n, hot := round(); polled && !hot && n != 1 {
+				t.Errorf("%d workers are polled, want one", n)
+			}
+		}
+		if polled {
+			continue
+		}
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			n, hot := round()
+			if n == 0 && !hot {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d workers are polled, want none; hot is %t", n, hot)
+			}
+		}
+	}
+	w.stop()
+	if err := r.post(func() {
+		if r.polled != 0 || r.n != 0 || len(r.hot) != 0 {
+			t.Errorf("after its end: %d polled, %d in all, %d hot", r.polled, r.n, len(r.hot))
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -147,7 +147,7 @@ func (r *runner) burst(w *worker) bool {
 func (r *runner) rest(w *worker) {
 	w.hot = false
 	w.watchWritable(w.txBlocked)
-	if w.polled() {
+	if w.counted = w.polled(); w.counted {
 		r.polled++
 	}
 	if w.wake = w.nextDeadline(); w.wake != 0 && (r.due == 0 || w.wake < r.due) {
@@ -160,7 +160,9 @@ func (r *runner) heat(w *worker) {
 	if w.hot {
 		return
 	}
-	if w.polled() {
+	if w.counted {
+		// Whatever its rings are by now.
+		w.counted = false
 		r.polled--
 	}
 	w.awake()
@@ -227,7 +229,7 @@ func (r *runner) heatPolled() {
 		if r.polled == 0 {
 			return
 		}
-		if w != nil && w.polled() {
+		if w != nil && w.counted {
 			r.heat(w)
 		}
 	}

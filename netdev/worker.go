@@ -48,11 +48,13 @@ type worker struct {
 	busy atomic.Int64
 
 	// at and slot are where events come from, at is nil without a runner; hot and
-	// wake whether and when the worker is to run.
-	at   *loop
-	slot int32
-	hot  bool
-	wake int64
+	// wake whether and when the worker is to run, counted whether it is among those
+	// that the runner looks after without an event.
+	at      *loop
+	slot    int32
+	hot     bool
+	wake    int64
+	counted bool
 
 	pair int
 	pq   port.PortQueue
@@ -397,8 +399,22 @@ func (w *worker) detach(index int) uint32 {
 	w.guard(r, func() { base = r.q.Stop().Base })
 	r.q, r.ringFDs, r.polled, r.deadline, r.tick, r.paused = nil, noFDs, false, 0, 0, false
 	r.mod.Reset()
-	w.plain.forget()
+	w.forget(r)
 	return base
+}
+
+// forget lets go of the driver's memory, before that is unmapped: no pointer may be
+// left to where something else may be then. Nothing may be popped.
+func (w *worker) forget(r *ring) {
+	w.plain.forget()
+	if r == &w.rx {
+		clear(w.rxs.iov[:cap(w.rxs.iov)])
+		return
+	}
+	if s := &w.txs; s.batch != nil {
+		s.batch.Reset()
+		clear(s.iov[:cap(s.iov)])
+	}
 }
 
 // settle gives back what the worker has popped ahead and announces what is
@@ -422,7 +438,6 @@ func (w *worker) guard(r *ring, f func()) {
 
 // rebind moves both rings to a new memory table.
 func (w *worker) rebind(m *guestmem.Map) {
-	w.plain.forget()
 	for _, r := range [...]*ring{&w.rx, &w.tx} {
 		if r.q == nil {
 			continue
@@ -430,6 +445,7 @@ func (w *worker) rebind(m *guestmem.Map) {
 		if !r.paused {
 			w.settle(r)
 		}
+		w.forget(r)
 		w.guard(r, func() { r.paused = r.q.Rebind(m) != nil })
 	}
 }
