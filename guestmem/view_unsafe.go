@@ -91,15 +91,13 @@ func (v View) Put32(off int, x uint32) { v.words[(off+v.lead)>>2] = x }
 
 // Load64 returns the 64 bits at off; off must be 8-aligned in memory.
 func (v View) Load64(off int) uint64 {
-	w := v.words[(off+v.lead)>>2:]
-	_ = w[1]
+	w := v.words[(off+v.lead)>>2:][:2] // and not w[1], which would be a read
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(w))))
 }
 
 // Store64 stores 64 bits at off; off must be 8-aligned in memory.
 func (v View) Store64(off int, x uint64) {
-	w := v.words[(off+v.lead)>>2:]
-	_ = w[1]
+	w := v.words[(off+v.lead)>>2:][:2] // and not w[1], which would be a read
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(w))), x)
 }
 

@@ -51,8 +51,8 @@ type split struct {
 	lag    uint32
 	span   uint32
 	event  uint16 // as last returned by DriverEvent
-	flight int   // chains popped and not completed
-	idle   error // why there is nothing to do: broken, or ErrDetached
+	flight int    // chains popped and not completed
+	idle   error  // why there is nothing to do: broken, or ErrDetached
 
 	m      *guestmem.Map
 	cfg    Config
