@@ -17,9 +17,10 @@ const (
 )
 
 const (
-	// maxQueueSize is the specification's limit for a split virtqueue.
+	// maxQueueSize is the specification's limit for a virtqueue.
 	maxQueueSize = 32768
-	// minQueueSize keeps the used_event field on a word of its own.
+	// minQueueSize keeps the used_event field of a split virtqueue on a word of its
+	// own.
 	minQueueSize = 2
 	// maxBufferSize holds the largest GSO frame with any header.
 	maxBufferSize = 1 << 17
@@ -51,8 +52,10 @@ type Config struct {
 	// than one needs VIRTIO_NET_F_MQ and that many pairs in the device.
 	QueuePairs int
 	// QueueSize is the size of each data virtqueue, a power of two from 2 to
-	// 32768; 0 means DefaultQueueSize.
+	// 32768, or with Packed any from 1; 0 means DefaultQueueSize.
 	QueueSize int
+	// Packed uses packed virtqueues. The device must have VIRTIO_F_RING_PACKED.
+	Packed bool
 	// Features is what the driver accepts if it is offered; 0 means
 	// DefaultFeatures.
 	Features virtio.Features
@@ -98,7 +101,11 @@ func (c *Config) setDefaults() {
 	if c.Features == 0 {
 		c.Features = DefaultFeatures
 	}
+	if c.Packed {
+		c.Features |= virtio.FeatureRingPacked
+	}
 	c.Features &^= c.Without
+	c.Packed = c.Features.Has(virtio.FeatureRingPacked)
 	if c.ControlTimeout == 0 {
 		c.ControlTimeout = DefaultTimeout
 	}
@@ -115,7 +122,9 @@ func (c *Config) check() error {
 	switch {
 	case c.QueuePairs < 1 || c.QueuePairs > maxPairs:
 		return bad("%d queue pairs: want 1 to %d", c.QueuePairs, maxPairs)
-	case c.QueueSize < minQueueSize || c.QueueSize > maxQueueSize || c.QueueSize&(c.QueueSize-1) != 0:
+	case c.Packed && (c.QueueSize < 1 || c.QueueSize > maxQueueSize):
+		return bad("queue size %d: want 1 to %d", c.QueueSize, maxQueueSize)
+	case !c.Packed && (c.QueueSize < minQueueSize || c.QueueSize > maxQueueSize || c.QueueSize&(c.QueueSize-1) != 0):
 		return bad("queue size %d: want a power of two from %d to %d", c.QueueSize, minQueueSize, maxQueueSize)
 	case c.RXBufferSize < 1 || c.RXBufferSize > maxBufferSize:
 		return bad("receive buffer of %d bytes: want 1 to %d", c.RXBufferSize, maxBufferSize)

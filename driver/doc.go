@@ -1,8 +1,8 @@
 // Package driver is a virtio-net driver over the front-end half of vhost-user: a
-// guest without a virtual machine. It has its own guest memory (a memfd), split
-// virtqueues with or without EVENT_IDX and indirect descriptors, any number of
-// queue pairs and the control queue (virtio 1.4, "Network Device" and "Split
-// Virtqueues"; vhost-user, "Front-end").
+// guest without a virtual machine. It has its own guest memory (a memfd), split or
+// packed virtqueues with or without EVENT_IDX and indirect descriptors, any number of
+// queue pairs and the control queue (virtio 1.4, "Network Device", "Split
+// Virtqueues" and "Packed Virtqueues"; vhost-user, "Front-end").
 //
 // [New] negotiates over a connection and starts the rings; [Driver.Close] stops
 // them with GET_VRING_BASE and frees everything. A [Pair] has a transmit and a

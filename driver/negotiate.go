@@ -65,6 +65,9 @@ func (d *Driver) negotiate() error {
 // checkOffer refuses configurations that the device cannot serve.
 func (d *Driver) checkOffer(queues uint64) error {
 	n := d.cfg.QueuePairs
+	if d.cfg.Packed && !d.features.Has(virtio.FeatureRingPacked) {
+		return fmt.Errorf("%w: packed virtqueues, but the device has no VIRTIO_F_RING_PACKED", ErrConfig)
+	}
 	if n == 1 {
 		// A driver of one pair has no use for MQ, and without it the control queue
 		// follows that pair.
@@ -155,7 +158,11 @@ func (d *Driver) startRing(q *queue) error {
 	if err := d.fe.SetVringNum(q.index, q.size); err != nil {
 		return err
 	}
-	if err := d.fe.SetVringBase(q.index, 0); err != nil {
+	base := uint32(0)
+	if q.packed != nil {
+		base = firstBase
+	}
+	if err := d.fe.SetVringBase(q.index, base); err != nil {
 		return err
 	}
 	err := d.fe.SetVringAddr(q.index, q.descArea.user(), q.availArea.user(), q.usedArea.user())
@@ -185,10 +192,7 @@ func (d *Driver) stopRings() error {
 			// The connection is gone or no longer in step: nothing more to be had.
 			return errors.Join(append(errs, fmt.Errorf("driver: stop virtqueue %d: %w", q.index, err))...)
 		}
-		used := uint16(q.used.Load32(0) >> 16)
-		if ahead := uint16(base) - used; ahead > q.published-used {
-			errs = append(errs, fmt.Errorf("%w: virtqueue %d stopped at %d, outside of %d to %d", ErrDevice, q.index, base, used, q.published))
-		}
+		errs = append(errs, q.stoppedAt(base))
 	}
 	d.started = 0
 	return errors.Join(errs...)

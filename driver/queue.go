@@ -27,8 +27,8 @@ const (
 	suppressAhead = 0x8000
 )
 
-// queue is the driver's half of a split virtqueue. It belongs to the goroutine
-// that uses the virtqueue.
+// queue is the driver's half of a virtqueue. It belongs to the goroutine that uses
+// the virtqueue. Of a packed one, the rings here are the driver's own; see packed.
 type queue struct {
 	index    int
 	size     int
@@ -58,6 +58,8 @@ type queue struct {
 	event   uint16
 	flags   uint16
 
+	packed *packed // nil if the virtqueue is split
+
 	kick, call int
 	word       [8]byte // for eventfd I/O, so that nothing escapes
 	err        error
@@ -75,20 +77,15 @@ func ringBytes(size int) int {
 
 func newQueue(index, size int, f virtio.Features, polling bool, m *memory) (*queue, error) {
 	q := &queue{
-		index: index, size: size, mask: uint16(size - 1), eventIdx: f.Has(virtio.FeatureEventIdx), polling: polling,
-		descArea:  m.alloc(descSize * size),
-		availArea: m.alloc(ringHeader + availEntry*size + eventLen),
-		usedArea:  m.alloc(ringHeader + usedEntry*size + eventLen),
-		inFlight:  make([]bool, size), callsOn: true,
+		index: index, size: size, eventIdx: f.Has(virtio.FeatureEventIdx), polling: polling,
+		inFlight: make([]bool, size), callsOn: true,
 		kick: -1, call: -1,
 	}
-	q.usedEvent = ringHeader + availEntry*size
-	q.availEvent = ringHeader + usedEntry*size
-	q.avail = guestmem.NewView(q.availArea.b)
-	q.used = guestmem.NewView(q.usedArea.b)
-	q.desc = q.descArea.b
-	q.availRing = q.availArea.b[ringHeader:q.usedEvent]
-	q.usedRing = q.usedArea.b[ringHeader:q.availEvent]
+	if f.Has(virtio.FeatureRingPacked) {
+		q.newPackedQueue(m)
+	} else {
+		q.newSplitQueue(m)
+	}
 	var err error
 	if q.kick, err = eventfd(); err != nil {
 		return nil, err
@@ -101,6 +98,21 @@ func newQueue(index, size int, f virtio.Features, polling bool, m *memory) (*que
 		q.disableCalls()
 	}
 	return q, nil
+}
+
+// newSplitQueue makes the areas of a split virtqueue.
+func (q *queue) newSplitQueue(m *memory) {
+	q.descArea = m.alloc(descSize * q.size)
+	q.availArea = m.alloc(ringHeader + availEntry*q.size + eventLen)
+	q.usedArea = m.alloc(ringHeader + usedEntry*q.size + eventLen)
+	q.mask = uint16(q.size - 1)
+	q.usedEvent = ringHeader + availEntry*q.size
+	q.availEvent = ringHeader + usedEntry*q.size
+	q.avail = guestmem.NewView(q.availArea.b)
+	q.used = guestmem.NewView(q.usedArea.b)
+	q.desc = q.descArea.b
+	q.availRing = q.availArea.b[ringHeader:q.usedEvent]
+	q.usedRing = q.usedArea.b[ringHeader:q.availEvent]
 }
 
 func eventfd() (int, error) {
@@ -143,9 +155,7 @@ func (q *queue) publish() {
 	}
 	old := q.published
 	q.published = q.next
-	// The store is a full barrier between the index and reading the event index.
-	q.avail.StoreFence32(0, uint32(q.flags)|uint32(q.next)<<16)
-	if q.needKick(old) {
+	if q.show(old) {
 		q.c.kicks.add(1)
 		binary.NativeEndian.PutUint64(q.word[:], 1)
 		// EAGAIN means that the device has not taken an earlier kick yet.
@@ -155,7 +165,14 @@ func (q *queue) publish() {
 	}
 }
 
-func (q *queue) needKick(old uint16) bool {
+// show shows the device what was published since old, and reports whether it wants
+// to be kicked for it.
+func (q *queue) show(old uint16) bool {
+	if q.packed != nil {
+		return q.packed.wantsKick(q.write(old, q.next))
+	}
+	// The store is a full barrier between the index and reading the event index.
+	q.avail.StoreFence32(0, uint32(q.flags)|uint32(q.next)<<16)
 	if q.eventIdx {
 		return needEvent(uint16(q.used.Load32(q.availEvent)), q.published, old)
 	}
@@ -168,6 +185,9 @@ func needEvent(event, now, old uint16) bool { return now-event-1 < now-old }
 // pending returns how many used entries wait to be consumed. A device that
 // reports more than it was given breaks the queue.
 func (q *queue) pending() int {
+	if q.packed != nil {
+		return q.pull()
+	}
 	n := uint16(q.used.Load32(0)>>16) - q.last
 	if n == 0 {
 		return 0
@@ -235,6 +255,10 @@ func (q *queue) fail(format string, args ...any) {
 // said with an index far ahead, which has to be moved on now and then.
 func (q *queue) disableCalls() {
 	switch {
+	case q.packed != nil:
+		if q.callsOn {
+			q.packed.driver.Store32(0, virtio.EventFDisable<<16)
+		}
 	case q.eventIdx && (q.callsOn || q.event-q.last < suppressAhead/2):
 		q.setEvent(q.last + suppressAhead)
 	case !q.eventIdx && q.callsOn:
@@ -255,12 +279,17 @@ func (q *queue) keepQuiet() {
 // used, and reports whether that many are used already. Without EVENT_IDX the
 // delay cannot be said, so each entry notifies.
 func (q *queue) enableCalls(delay uint16) (more bool) {
-	if q.eventIdx {
+	if !q.eventIdx {
+		delay = 0
+	}
+	switch {
+	case q.packed != nil:
+		q.arm(delay)
+	case q.eventIdx:
 		// Stored even when it would not change: it is the barrier between the
 		// event index and the used index.
 		q.setEvent(q.last + delay)
-	} else {
-		delay = 0
+	default:
 		q.setFlags(0)
 	}
 	q.callsOn = true
@@ -275,6 +304,22 @@ func (q *queue) setEvent(event uint16) {
 func (q *queue) setFlags(flags uint16) {
 	q.flags = flags
 	q.avail.StoreFence32(0, uint32(flags)|uint32(q.published)<<16)
+}
+
+// stoppedAt fails if the base that a device has stopped at does not lie between
+// what it has given back and what it was given.
+func (q *queue) stoppedAt(base uint32) error {
+	if p := q.packed; p != nil {
+		if q.pull(); !p.stoppedAt(base) {
+			return fmt.Errorf("%w: virtqueue %d stopped at %#x, with %d descriptors from %d on", ErrDevice, q.index, base, p.out, p.used)
+		}
+		return nil
+	}
+	used := uint16(q.used.Load32(0) >> 16)
+	if ahead := uint16(base) - used; ahead > q.published-used {
+		return fmt.Errorf("%w: virtqueue %d stopped at %d, outside of %d to %d", ErrDevice, q.index, base, used, q.published)
+	}
+	return nil
 }
 
 // drain reads the call eventfd and returns how many notifications it held.

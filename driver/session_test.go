@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"testing"
@@ -115,15 +116,50 @@ func TestEcho(t *testing.T) {
 		"legacy, header of 10 bytes": {1, 2034, without(virtio.FeatureVersion1 | virtio.FeatureMrgRxBuf)},
 	}
 	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			d := start(t, netdev.Config{QueuePairs: tt.pairs}, tt.cfg)
-			for i := range d.QueuePairs() {
-				echo(t, d, i, tt.max)
+		for _, packed := range []bool{false, true} {
+			if packed && tt.cfg.Without.Has(virtio.FeatureVersion1) {
+				continue // no such thing
 			}
-			if d.Broken() {
-				t.Error("the device broke the rules")
-			}
+			tt.cfg.Packed = packed
+			t.Run(fmt.Sprintf("%s, packed %t", name, packed), func(t *testing.T) { echoAll(t, tt.pairs, tt.max, tt.cfg) })
+		}
+	}
+	// Sizes that only packed rings can have, and that are not more than a chain.
+	for _, size := range []int{1, 3, 7, 200, 32768} {
+		t.Run(fmt.Sprintf("packed, size %d", size), func(t *testing.T) {
+			echoAll(t, 1, 1514, driver.Config{Packed: true, QueueSize: size, TXSegments: min(size, 3)})
 		})
+	}
+}
+
+func echoAll(t *testing.T, pairs, longest int, cfg driver.Config) {
+	t.Helper()
+	d := start(t, netdev.Config{QueuePairs: pairs}, cfg)
+	if d.Features().Has(virtio.FeatureRingPacked) != cfg.Packed {
+		t.Fatalf("features %s", d.Features())
+	}
+	for i := range d.QueuePairs() {
+		echo(t, d, i, longest)
+	}
+	if d.Broken() {
+		t.Error("the device broke the rules")
+	}
+}
+
+// TestPause: rings go on where they were, over the end of a ring too, with both
+// positions of a packed one.
+func TestPause(t *testing.T) {
+	for _, cfg := range []driver.Config{{QueueSize: 16}, {QueueSize: 7, Packed: true, TXSegments: 3}} {
+		d := start(t, netdev.Config{}, cfg)
+		for range 5 {
+			echo(t, d, 0, 1514)
+			if err := d.SetRXMode(driver.Promiscuous, true); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(d.Pause(), d.Resume()); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
@@ -225,9 +261,20 @@ func TestConfigurationThatDoesNotFit(t *testing.T) {
 // TestBothSidesCountTheSame compares the driver's counters with the device's, in
 // the middle of a life in which both sleep and wake each other a lot.
 func TestBothSidesCountTheSame(t *testing.T) {
+	for _, cfg := range []driver.Config{
+		{QueuePairs: 2},
+		{QueuePairs: 2, Packed: true},
+		{QueuePairs: 2, Packed: true, QueueSize: 100, TXSegments: 3},
+	} {
+		bothSides(t, cfg)
+	}
+}
+
+func bothSides(t *testing.T, cfg driver.Config) {
+	t.Helper()
 	front, back := socketPair(t)
 	dev, wait := serve(context.Background(), t, back, netdev.Config{QueuePairs: 2})
-	d, err := driver.New(front, driver.Config{QueuePairs: 2})
+	d, err := driver.New(front, cfg)
 	if err != nil {
 		t.Fatal(errors.Join(err, wait()))
 	}

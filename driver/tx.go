@@ -57,9 +57,9 @@ func newTX(q *queue, c *Config, f virtio.Features, m *memory) *TX {
 		t.tables = m.alloc(t.slots * t.segs * descSize)
 	}
 	t.lens = make([]uint32, t.slots)
-	t.free = make([]uint16, q.size)
+	t.freeMask = uint32(q.mask)
+	t.free = make([]uint16, t.freeMask+1)
 	t.heads = make([]uint16, 0, q.size)
-	t.freeMask = uint32(q.size - 1)
 	for s := range t.slots {
 		t.put(uint16(s))
 		if !t.indirect && t.segs == 1 {
@@ -267,6 +267,9 @@ func (t *TX) split(table []byte, base int, addr uint64, length int) (n int) {
 		flags, next := uint16(virtio.DescFNext), uint16(base+i+1)
 		if i == n-1 {
 			flags, next = 0, 0
+		}
+		if t.indirect && t.q.packed != nil {
+			flags, next = 0, 0 // all of a table counts, and flags lie elsewhere
 		}
 		setDesc(table, base+i, addr+uint64(off), uint32(size), flags, next)
 		off += size

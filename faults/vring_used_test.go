@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/vhostnet/vhostnet/internal/scripted"
-	"github.com/vhostnet/vhostnet/vhostuser"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -161,26 +160,5 @@ func TestV08Suppression(t *testing.T) {
 			t.Errorf("flags %d: %d calls", flags, got)
 		}
 	}
-	c.Alive(g)
-}
-
-// V14: packed rings are not on offer, and cannot be had.
-func TestV14Packed(t *testing.T) {
-	t.Parallel()
-	c := scripted.Serve(t, "echo")
-	g := c.Dial(t)
-	f, err := g.GetFeatures()
-	g.Must(err)
-	if f.Has(virtio.FeatureRingPacked) {
-		t.Fatal("packed rings are offered and not tested")
-	}
-	g.Hello(0)
-	g.Refused(vhostuser.ReqSetFeatures, scripted.U64(uint64(scripted.Default|virtio.FeatureRingPacked)))
-	// Sizes that only packed rings have.
-	for _, n := range []uint32{200, 3} {
-		g.Refused(vhostuser.ReqSetVringNum, scripted.U32(0, n))
-	}
-	g.Start(0, 1)
-	c.RoundTrip(g)
 	c.Alive(g)
 }

@@ -65,6 +65,13 @@ func (v View) StoreFence32(off int, x uint32) {
 	atomic.AddUint32(&fence, 1)
 }
 
+// StoreFence64 is [View.StoreFence32] for a 64-bit word, one of [Pairs64] for example.
+func StoreFence64(p *uint64, x uint64) {
+	atomic.StoreUint64(p, x)
+	var fence uint32
+	atomic.AddUint32(&fence, 1)
+}
+
 // Store16 stores 16 bits at off, which is even, and leaves the other half of the
 // word as it is, whoever writes that meanwhile.
 func (v View) Store16(off int, x uint16) {
@@ -84,15 +91,13 @@ func (v View) Put32(off int, x uint32) { v.words[(off+v.lead)>>2] = x }
 
 // Load64 returns the 64 bits at off; off must be 8-aligned in memory.
 func (v View) Load64(off int) uint64 {
-	w := v.words[(off+v.lead)>>2:]
-	_ = w[1]
+	w := v.words[(off+v.lead)>>2:][:2] // and not w[1], which would be a read
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(w))))
 }
 
 // Store64 stores 64 bits at off; off must be 8-aligned in memory.
 func (v View) Store64(off int, x uint64) {
-	w := v.words[(off+v.lead)>>2:]
-	_ = w[1]
+	w := v.words[(off+v.lead)>>2:][:2] // and not w[1], which would be a read
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(w))), x)
 }
 
@@ -116,13 +121,18 @@ func Words32(b []byte) []uint32 { return words[uint32](b) }
 // Words64 returns memory as 64-bit words; see [Words16].
 func Words64(b []byte) []uint64 { return words[uint64](b) }
 
-func words[T uint16 | uint32 | uint64](b []byte) []T {
+// Pairs64 returns memory as pairs of 64-bit words; see [Words16]. Where there is no
+// index, one of the two publishes itself and the other: it is to be loaded and
+// stored atomically.
+func Pairs64(b []byte) [][2]uint64 { return words[[2]uint64](b) }
+
+func words[T uint16 | uint32 | uint64 | [2]uint64](b []byte) []T {
 	var t T
 	n := len(b) / int(unsafe.Sizeof(t))
 	if n == 0 {
 		return nil
 	}
-	if !Aligned(b, unsafe.Sizeof(t)) {
+	if !Aligned(b, unsafe.Alignof(t)) {
 		panic("guestmem: words at a misaligned address")
 	}
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)

@@ -29,7 +29,7 @@ func TestNoAllocations(t *testing.T) {
 	run := func(t *testing.T, p port.Port, move func(*driver.Driver) int) {
 		dev := newDevice(t, netdev.Config{}, p)
 		c, ended := connect(t, dev)
-		d, err := driver.New(c, driver.Config{})
+		d, err := driver.New(c, format(driver.Config{}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func TestPlainAmongOthers(t *testing.T) {
 			}
 			dev := newDevice(t, netdev.Config{}, p)
 			c, ended := connect(t, dev)
-			d, err := driver.New(c, driver.Config{Features: features})
+			d, err := driver.New(c, format(driver.Config{Features: features}))
 			if err != nil {
 				t.Fatal(err)
 			}

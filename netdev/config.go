@@ -87,7 +87,8 @@ func (c *Config) check(p port.Port) error {
 }
 
 // always is what the device implements whatever its port can do.
-const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.FeatureEventIdx | virtio.FeatureInOrder |
+const always = virtio.FeatureVersion1 | virtio.FeatureRingPacked |
+	virtio.FeatureIndirectDesc | virtio.FeatureEventIdx | virtio.FeatureInOrder |
 	virtio.FeatureMrgRxBuf | virtio.FeatureStatus |
 	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce |

@@ -20,9 +20,22 @@ func TestBothWays(t *testing.T) {
 		"no event index":        {Without: virtio.FeatureEventIdx},
 		"no mergeable buffers":  {Without: virtio.FeatureMrgRxBuf},
 		"small ring":            {QueueSize: 16},
+
+		"packed":                        {Packed: true},
+		"packed, header apart":          {Packed: true, TXSegments: 2},
+		"packed, many descriptors":      {Packed: true, TXSegments: 15},
+		"packed, indirect":              {Packed: true, TXSegments: 4, Indirect: true},
+		"packed, memory in eight parts": {Packed: true, TXSegments: 3, MemRegions: 8},
+		"packed, no event index":        {Packed: true, Without: virtio.FeatureEventIdx},
+		"packed, no mergeable buffers":  {Packed: true, Without: virtio.FeatureMrgRxBuf},
+		"packed, odd ring":              {Packed: true, QueueSize: 19, TXSegments: 2},
+		"packed, one descriptor":        {Packed: true, QueueSize: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, netdev.Config{}, dcfg)
+			if f := r.dev.Snapshot().RingFormat; f != map[bool]string{false: "split", true: "packed"}[dcfg.Packed] {
+				t.Errorf("ring format %s", f)
+			}
 			q := r.port.queues[0]
 			const n = 300
 			sizes := []int{60, 61, 257, 1000, 1514}
@@ -215,13 +228,13 @@ func TestConfig(t *testing.T) {
 		"mtu":        {MTU: 40},
 		"mac":        {MAC: [6]byte{1}},
 		"port":       {QueuePairs: 4},
-		"feature":    {With: virtio.FeatureRingPacked},
+		"feature":    {With: virtio.FeatureRingReset},
 	} {
 		if _, err := netdev.New(cfg, newFakePort(t, 2)); !errors.Is(err, netdev.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r := newRig(t, netdev.Config{MAC: [6]byte{2, 1}, MTU: 9000, QueuePairs: 3, Without: virtio.FeatureCtrlVLAN},
+	r := newRig(t, netdev.Config{MAC: [6]byte{2, 1}, MTU: 9000, QueuePairs: 3, Without: virtio.FeatureCtrlVLAN | virtio.FeatureRingPacked},
 		driver.Config{QueuePairs: 3})
 	if r.d.MAC() != [6]byte{2, 1} || r.d.MTU() != 9000 || r.d.MaxQueuePairs() != 3 {
 		t.Errorf("MAC %x, MTU %d, %d pairs", r.d.MAC(), r.d.MTU(), r.d.MaxQueuePairs())

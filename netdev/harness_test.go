@@ -236,7 +236,7 @@ func newRig(t *testing.T, cfg netdev.Config, dcfg driver.Config) *rig {
 func (r *rig) drive(cfg driver.Config) {
 	r.t.Helper()
 	c, ended := connect(r.t, r.dev)
-	d, err := driver.New(c, cfg)
+	d, err := driver.New(c, format(cfg))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	}
 	f := ringFDs{kick: kick, call: d.rings[i].call, err: d.rings[i].err}
 	if d.isControl(i) {
-		if c.Base == 0 {
+		if q.Fresh() {
 			// The driver starts from scratch: what an earlier one set is gone.
 			d.resetGuestLocked()
 		}

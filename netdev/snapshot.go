@@ -63,6 +63,8 @@ type DeviceSnapshot struct {
 	// QueuePairs is what the device has, ActiveQueuePairs what the driver uses.
 	QueuePairs       int `json:"queue_pairs"`
 	ActiveQueuePairs int `json:"active_queue_pairs"`
+	// RingFormat is the kind of the virtqueues, "split" or "packed".
+	RingFormat string `json:"ring_format"`
 	// GuestOffloads are the names of the receive offloads in force.
 	GuestOffloads []string          `json:"guest_offloads"`
 	Control       ControlSnapshot   `json:"control"`

@@ -7,6 +7,7 @@ import (
 	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
+	"github.com/vhostnet/vhostnet/vring"
 )
 
 // Snapshot returns what the device looks like now. It may be called from any
@@ -29,6 +30,7 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		QueuePairs:         len(d.pairs),
 		ActiveQueuePairs:   d.activePairs(),
 		GuestOffloads:      d.guest.offloads.Names(),
+		RingFormat:         vring.Config{Features: d.features}.Format(),
 		Control:            d.control.snapshot(),
 		Filter:             d.filterSnapshot(),
 		Counters:           map[string]uint64{},

@@ -16,9 +16,12 @@ type RingConfig struct {
 	// Size is the number of descriptors, 1 to 32768.
 	Size int
 	// Desc, Driver and Device are front-end addresses of the descriptor table,
-	// the available ring and the used ring.
+	// the available ring and the used ring; of a packed ring, of the descriptors
+	// and of the driver's and the device's event suppression structures.
 	Desc, Driver, Device uint64
-	// Base is the next available index.
+	// Base is the next available index; of a packed ring, the next available and
+	// the next used offset with their wrap counters (vhost-user, "Vring descriptor
+	// indices for packed virtqueues").
 	Base uint32
 }
 
@@ -49,7 +52,7 @@ type Backend interface {
 
 	// StartRing starts a stopped ring.
 	StartRing(i int, c RingConfig, kick int) error
-	// StopRing stops a ring and returns its next available index. Nothing is
+	// StopRing stops a ring and returns its base, as in RingConfig. Nothing is
 	// written to guest memory or to the ring's descriptors after it returns.
 	StopRing(i int) (base uint32, err error)
 	EnableRing(i int, on bool) error

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/vhostnet/vhostnet/virtio"
 )
 
 // P16: the configuration space.
@@ -58,7 +60,7 @@ func TestStatusMTUAndRARP(t *testing.T) {
 
 func TestOffers(t *testing.T) {
 	s := begin(t)
-	if f, err := s.GetFeatures(); err != nil || f != offer|1<<30 {
+	if f, err := s.GetFeatures(); err != nil || f != offer|virtio.FeatureRingPacked|1<<30 {
 		t.Errorf("%v, %v", f, err)
 	}
 	if f, err := s.GetProtocolFeatures(); err != nil || f != protoOffer {

@@ -86,7 +86,7 @@ func (f *fake) failing(name string, on bool) { defer f.lock()(); f.fail[name] = 
 // stopAt sets what StopRing answers.
 func (f *fake) stopAt(base uint32) { defer f.lock()(); f.base = base }
 
-func (f *fake) Features() virtio.Features          { return offer }
+func (f *fake) Features() virtio.Features          { return offer | virtio.FeatureRingPacked }
 func (f *fake) ProtocolFeatures() ProtocolFeatures { return protoOffer }
 func (f *fake) NumRings() int                      { return fakeRings }
 func (f *fake) QueueNum() uint64                   { return 2 }
@@ -109,7 +109,7 @@ func (f *fake) SetBackendChannel(ch *BackendChannel) {
 func (f *fake) SetFeatures(v virtio.Features) error {
 	defer f.lock()()
 	err := f.told("SetFeatures", "%#x", uint64(v))
-	if v&^offer != 0 {
+	if v&^f.Features() != 0 {
 		f.wrong("SetFeatures %v", v)
 	}
 	for i, r := range f.rings {

@@ -3,8 +3,10 @@ package vhostuser
 import (
 	"fmt"
 
-	"github.com/vhostnet/vhostnet/guestmem"
 	"golang.org/x/sys/unix"
+
+	"github.com/vhostnet/vhostnet/guestmem"
+	"github.com/vhostnet/vhostnet/virtio"
 )
 
 // state reads a vring state and finds the ring.
@@ -32,8 +34,11 @@ func (s *session) setVringNum(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if num < 1 || num > 32768 || num&(num-1) != 0 {
-		return nil, refuse("ring %d: size %d: want a power of two from 1 to 32768", i, num)
+	switch {
+	case num < 1 || num > 32768:
+		return nil, refuse("ring %d: size %d: want 1 to 32768", i, num)
+	case num&(num-1) != 0 && !s.packed():
+		return nil, refuse("ring %d: size %d: want a power of two for a split ring", i, num)
 	}
 	if err := s.setup(i, r); err != nil {
 		return nil, err
@@ -47,8 +52,8 @@ func (s *session) setVringBase(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if num > 0xffff {
-		return nil, refuse("ring %d: base %#x: want 16 bits", i, num)
+	if num > 0xffff && !s.packed() {
+		return nil, refuse("ring %d: base %#x: want 16 bits for a split ring", i, num)
 	}
 	if err := s.setup(i, r); err != nil {
 		return nil, err
@@ -77,17 +82,26 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 	return nil, nil
 }
 
+// packed tells whether rings are packed ones.
+func (s *session) packed() bool { return s.features.Has(virtio.FeatureRingPacked) }
+
 // locate checks that the areas of a ring lie in the memory table.
 func (s *session) locate(c RingConfig) error {
 	n := uint64(max(c.Size, 1))
-	for _, a := range [...]struct {
+	type area struct {
 		name              string
 		addr, size, align uint64
-	}{
+	}
+	areas := [...]area{
 		{"descriptor table", c.Desc, 16 * n, 16},
 		{"available ring", c.Driver, 6 + 2*n, 2},
 		{"used ring", c.Device, 6 + 8*n, 4},
-	} {
+	}
+	if s.packed() {
+		areas[1] = area{"driver event structure", c.Driver, 4, 4}
+		areas[2] = area{"device event structure", c.Device, 4, 4}
+	}
+	for _, a := range areas {
 		b, ok := s.mem.UserSlice(a.addr, a.size)
 		switch {
 		case !ok:

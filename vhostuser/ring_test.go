@@ -49,6 +49,42 @@ func TestRingNumbers(t *testing.T) {
 	s.calls()
 }
 
+// Packed rings have any size, both positions in their base, and small areas behind
+// which there may be nothing.
+func TestPackedRing(t *testing.T) {
+	s := begin(t)
+	s.hello()
+	s.accepted(ReqSetFeatures, u64(uint64(offer|virtio.FeatureRingPacked|virtio.FeatureProtocolFeatures)))
+	s.b.take()
+	for _, n := range []uint32{0, 32769, 65536, 0xFFFFFFFF} {
+		s.refused(ReqSetVringNum, u32s(0, n))
+	}
+	for _, n := range []uint32{1, 3, 32767, 32768, 200} {
+		s.accepted(ReqSetVringNum, u32s(0, n))
+	}
+	s.accepted(ReqSetVringBase, u32s(0, 0x80058005))
+	const end = uva + memSize
+	for _, a := range [][3]uint64{
+		{end - 16*199, uva, uva + 8},
+		{uva + 8, uva, uva},
+		{uva, uva + 0x4002, uva},
+		{uva, uva, uva + 0x4002},
+		{uva, end, uva},
+		{uva, uva, end - 2},
+	} {
+		if err := s.SetVringAddr(0, a[0], a[1], a[2]); !nacked(err) {
+			t.Errorf("%#x: %v", a, err)
+		}
+	}
+	s.must(s.SetVringAddr(0, end-16*200, end-4, end-8))
+	s.must(s.SetVringKick(0, s.event()))
+	s.calls("StartRing 0 size 200 base 2147844101")
+	s.b.stopAt(0x80068006)
+	if base, err := s.GetVringBase(0); err != nil || base != 0x80068006 {
+		t.Errorf("base %#x, %v", base, err)
+	}
+}
+
 func TestRingAddresses(t *testing.T) {
 	s := begin(t)
 	s.hello()

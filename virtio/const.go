@@ -12,6 +12,20 @@ const (
 	AvailFNoInterrupt = 1
 )
 
+// Descriptor flags and event suppression of packed virtqueues (virtio 1.4, "Packed
+// Virtqueues"), which have those of split ones too.
+const (
+	DescFAvail = 1 << 7
+	DescFUsed  = 1 << 15
+	// PackedWrap is the wrap counter beside a 15-bit offset in the ring.
+	PackedWrap = 1 << 15
+	// What an event suppression structure asks for: all notifications, none, or
+	// one when a descriptor is reached.
+	EventFEnable  = 0
+	EventFDisable = 1
+	EventFDesc    = 2
+)
+
 // Device status bits (virtio 1.4, "Device Status Field").
 const (
 	StatusAcknowledge = 1

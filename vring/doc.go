@@ -1,5 +1,5 @@
-// Package vring is the device side of virtqueues (virtio 1.4, "Virtqueues" and
-// "Split Virtqueues").
+// Package vring is the device side of virtqueues (virtio 1.4, "Virtqueues", "Split
+// Virtqueues" and "Packed Virtqueues").
 //
 // A [Config] is inert. [Activate] validates it once against a memory map and
 // returns a [Queue], which one goroutine uses until Stop gives its state back.

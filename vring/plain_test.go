@@ -156,6 +156,9 @@ func TestPlainMutation(t *testing.T) {
 	m := memfd(t)
 	mem, _ := m.Slice(0, memSize)
 	d := newModel(t, m, 16, split, 0)
+	for i := range 16 {
+		d.put(i, bufBase, 72, 0, 0)
+	}
 	q := d.activate()
 	var stop atomic.Bool
 	var wg sync.WaitGroup

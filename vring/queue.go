@@ -2,10 +2,8 @@ package vring
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/vhostnet/vhostnet/guestmem"
-	"github.com/vhostnet/vhostnet/virtio"
 )
 
 // MaxSize is the largest size of a virtqueue.
@@ -30,25 +28,6 @@ func (e *BrokenError) Error() string { return "vring: broken: " + e.Reason.Error
 // Unwrap makes errors.Is find ErrBroken and the reason.
 func (e *BrokenError) Unwrap() []error { return []error{ErrBroken, e.Reason} }
 
-// Config describes a ring as the front-end set it up.
-type Config struct {
-	// Size is the number of descriptors, a power of two from 1 to MaxSize.
-	Size int
-	// Desc, Driver and Device are the front-end's addresses of the descriptor
-	// table, the available ring and the used ring: aligned to 16, 2 and 4.
-	Desc, Driver, Device uint64
-	// Base is the index of the next available entry, 0 to 65535.
-	Base uint32
-	// Features are those negotiated; INDIRECT_DESC and EVENT_IDX matter here.
-	Features virtio.Features
-}
-
-// State is what a stopped ring leaves behind.
-type State struct {
-	// Base is the index of the next available entry to process.
-	Base uint32
-}
-
 // Queue is the device side of one virtqueue. It belongs to one goroutine, and
 // allocates nothing once activated. Its methods read and write guest memory and
 // may fault; callers run them in [guestmem.CatchFaults] and give what that
@@ -59,6 +38,9 @@ type State struct {
 type Queue interface {
 	// Size returns the number of descriptors.
 	Size() int
+	// Fresh reports whether the ring was started at its very beginning, by a driver
+	// that has just begun to use it.
+	Fresh() bool
 	// Pop appends up to limit chains to b and returns how many. It returns fewer
 	// when the driver has no more, when b is full, and after long chains, to keep
 	// a burst short; 0 only if there are none or b is full. The error is an
@@ -103,7 +85,8 @@ type Queue interface {
 	// notified at, and whether that has moved since the last call. An index that
 	// the ring cannot reach soon is that of a driver that has put it out of the way
 	// while it polls: it counts as no movement, and the one before is returned. It
-	// is 0 and false without EVENT_IDX.
+	// is 0 and false without EVENT_IDX. In a packed ring used descriptors are
+	// counted, from anywhere, and a driver that polls says so.
 	DriverEvent() (idx uint16, moved bool)
 	// AvailCount returns how many chains the driver has made available that are
 	// not popped, at most Size. It is not 0 if Pop would break the ring.
@@ -128,23 +111,32 @@ type Queue interface {
 	// Break makes the ring broken, for a reason found outside of it. The first
 	// reason stays.
 	Break(reason error)
-	// Stop ends the ring's life and lets go of the memory map. It does not touch
-	// guest memory. Chains that were popped and not completed count as given
-	// back, and so do those completed and not published: the driver has not been
-	// told of either.
+	// Stop ends the ring's life and lets go of the memory map. Chains that were
+	// popped and not completed count as given back. Of a split ring so do those
+	// completed and not published, the driver not having been told of either, and
+	// guest memory is not touched. In a packed ring they have taken the place of
+	// what the driver had made available, so they are published.
 	Stop() State
 }
 
 // Activate validates c against m and returns the ring, ready to be processed
-// from c.Base on. It takes a reference to m. Errors wrap [ErrConfig]. It reads
-// guest memory, so it may fault.
+// from c.Base on: a packed one if the features say so. It takes a reference to m.
+// Errors wrap [ErrConfig]. It reads guest memory, so it may fault.
 //
-// The used index goes on from where it is in memory. A base that lies behind it,
-// which front-ends send when they lost track of a back-end that died, is not
-// believed: what was used is not used twice.
+// The used index of a split ring goes on from where it is in memory. A base that
+// lies behind it, which front-ends send when they lost track of a back-end that
+// died, is not believed: what was used is not used twice. A packed ring has no
+// index in memory, so its base is believed.
 func Activate(m *guestmem.Map, c Config) (Queue, error) {
-	if c.Features.Has(virtio.FeatureRingPacked) {
-		return nil, fmt.Errorf("%w: packed rings are not supported", ErrConfig)
+	if err := c.CheckSize(); err != nil {
+		return nil, err
+	}
+	if c.packed() {
+		q, err := newPacked(m, c)
+		if err != nil {
+			return nil, err
+		}
+		return q, nil
 	}
 	q, err := newSplit(m, c)
 	if err != nil {

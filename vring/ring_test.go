@@ -20,7 +20,6 @@ func TestActivate(t *testing.T) {
 		{"size 200", func(c *vring.Config) { c.Size = 200 }},
 		{"size 65536", func(c *vring.Config) { c.Size = 65536 }},
 		{"base 65536", func(c *vring.Config) { c.Base = 65536 }},
-		{"packed", func(c *vring.Config) { c.Features |= virtio.FeatureRingPacked }},
 		{"table ends outside", func(c *vring.Config) { c.Desc = userBase + memSize - 16 }},
 		{"table not aligned", func(c *vring.Config) { c.Desc += 8 }},
 		{"available ring odd", func(c *vring.Config) { c.Driver++ }},

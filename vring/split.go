@@ -35,16 +35,14 @@ type memory struct {
 // split is a split virtqueue. Its fields belong to the goroutine that calls it.
 type split struct {
 	memory
-	// cur finds buffers, tables indirect tables, which may lie elsewhere.
-	cur, tables guestmem.Cursor
-	mask        uint16
+	buffers
+	mask uint16
 	// next is the next available entry to pop; done is where the next used
 	// element goes; published is the used index that the driver sees.
 	next, done, published uint16
 	// flags is the device's used.flags, which shares its word with the index.
 	flags    uint16
 	eventIdx bool
-	indirect bool // INDIRECT_DESC was negotiated
 	first    bool // no decision about a notification was made yet
 	// called is the used index at the last notification that the driver wanted,
 	// lag how much had been published since at the last decision, and span how
@@ -53,10 +51,8 @@ type split struct {
 	lag    uint32
 	span   uint32
 	event  uint16 // as last returned by DriverEvent
-	size   int
-	flight int   // chains popped and not completed
-	links  int   // descriptors followed in this burst, of unusual chains only
-	idle   error // why there is nothing to do: broken, or ErrDetached
+	flight int    // chains popped and not completed
+	idle   error  // why there is nothing to do: broken, or ErrDetached
 
 	m      *guestmem.Map
 	cfg    Config
@@ -64,9 +60,6 @@ type split struct {
 }
 
 func newSplit(m *guestmem.Map, c Config) (*split, error) {
-	if c.Size < 1 || c.Size > MaxSize || c.Size&(c.Size-1) != 0 {
-		return nil, fmt.Errorf("%w: size %d: want a power of two from 1 to %d", ErrConfig, c.Size, MaxSize)
-	}
 	if c.Base > 0xffff {
 		return nil, fmt.Errorf("%w: base %#x: want 16 bits", ErrConfig, c.Base)
 	}
@@ -76,10 +69,8 @@ func newSplit(m *guestmem.Map, c Config) (*split, error) {
 	}
 	used, avail := mem.used.Load16(offIdx), mem.avail.Load16(offIdx)
 	return &split{
-		m: m.Retain(), memory: mem, cur: guestmem.NewCursor(m), tables: guestmem.NewCursor(m),
-		cfg: c, size: c.Size, mask: uint16(c.Size - 1),
+		m: m.Retain(), memory: mem, buffers: newBuffers(m, c), cfg: c, mask: uint16(c.Size - 1),
 		eventIdx: c.Features.Has(virtio.FeatureEventIdx),
-		indirect: c.Features.Has(virtio.FeatureIndirectDesc),
 		next:     start(c, used, avail),
 		done:     used, published: used, first: true,
 	}, nil
@@ -104,24 +95,9 @@ func start(c Config, used, avail uint16) uint16 {
 
 // locate finds a ring's areas in the front-end's memory.
 func locate(m *guestmem.Map, c Config) (memory, error) {
-	var areas [3][]byte
-	for i, a := range [...]struct {
-		name        string
-		addr, align uint64
-		size        int
-	}{
-		{"descriptor table", c.Desc, 16, descSize * c.Size},
-		{"available ring", c.Driver, 2, offRing + 2*c.Size + 2},
-		{"used ring", c.Device, 4, offRing + usedElemSize*c.Size + 2},
-	} {
-		b, ok := m.UserSlice(a.addr, uint64(a.size))
-		switch {
-		case !ok:
-			return memory{}, fmt.Errorf("%w: %s of %d bytes at %#x is not in one memory region", ErrConfig, a.name, a.size, a.addr)
-		case a.addr&(a.align-1) != 0 || !guestmem.Aligned(b, uintptr(a.align)):
-			return memory{}, fmt.Errorf("%w: %s at %#x is not aligned to %d bytes", ErrConfig, a.name, a.addr, a.align)
-		}
-		areas[i] = b
+	areas, err := c.Areas(m)
+	if err != nil {
+		return memory{}, err
 	}
 	desc, avail, used := areas[0], areas[1], areas[2]
 	return memory{
@@ -134,6 +110,8 @@ func locate(m *guestmem.Map, c Config) (memory, error) {
 }
 
 func (q *split) Size() int { return q.size }
+
+func (q *split) Fresh() bool { return q.cfg.Base == 0 }
 
 func (q *split) Unpop(n int) {
 	n = min(n, q.flight)
@@ -267,7 +245,8 @@ func (q *split) EnableKicks() bool {
 func (q *split) Rebind(m *guestmem.Map) error {
 	m.Retain()
 	q.m.Release()
-	q.m, q.cur, q.tables = m, guestmem.NewCursor(m), guestmem.NewCursor(m)
+	q.m = m
+	q.move(m)
 	mem, err := locate(m, q.cfg)
 	q.setMemory(mem)
 	return err
@@ -306,7 +285,8 @@ func (q *split) Break(reason error) {
 
 func (q *split) Stop() State {
 	q.m.Release()
-	q.m, q.cur, q.tables = guestmem.Empty(), guestmem.Cursor{}, guestmem.Cursor{}
+	q.m = guestmem.Empty()
+	q.move(q.m)
 	q.setMemory(memory{})
 	return State{Base: uint32(q.next - uint16(q.flight) - (q.done - q.published))}
 }

@@ -3,12 +3,34 @@ package vring
 import (
 	"encoding/binary"
 
+	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
 // maxTable is the least that the longest chain in an indirect table may have,
 // also in a small ring.
 const maxTable = 1024
+
+// buffers finds buffers in guest memory, and those that indirect tables list.
+type buffers struct {
+	// cur finds buffers, tables indirect tables, which may lie elsewhere.
+	cur, tables guestmem.Cursor
+	size        int
+	indirect    bool // INDIRECT_DESC was negotiated
+	links       int  // descriptors followed in this burst, of unusual chains only
+}
+
+func newBuffers(m *guestmem.Map, c Config) buffers {
+	return buffers{
+		cur: guestmem.NewCursor(m), tables: guestmem.NewCursor(m),
+		size: c.Size, indirect: c.Features.Has(virtio.FeatureIndirectDesc),
+	}
+}
+
+// move goes to another memory map.
+func (q *buffers) move(m *guestmem.Map) {
+	q.cur, q.tables = guestmem.NewCursor(m), guestmem.NewCursor(m)
+}
 
 // walk appends the chain that begins at head to b. It reports false, with b as
 // it was, if b has no room; a chain for which an empty batch has no room is
@@ -17,10 +39,17 @@ func (q *split) walk(b *Batch, head uint16) bool {
 	base := uint32(len(b.segs))
 	b.Chains = append(b.Chains, Chain{ID: head, start: base, mid: base, end: base})
 	c := &b.Chains[len(b.Chains)-1]
-	fault := q.follow(b, c)
+	return b.settle(q.follow(b, c))
+}
+
+// settle ends the last chain of a batch, which may be faulty. It takes it out and
+// reports false if there is no room for it.
+func (b *Batch) settle(fault Fault) bool {
 	if fault == FaultNone {
 		return true
 	}
+	c := &b.Chains[len(b.Chains)-1]
+	base := c.start
 	clear(b.segs[base:])
 	b.segs = b.segs[:base]
 	if fault == FaultSegments && base > 0 {
@@ -56,7 +85,7 @@ func (q *split) follow(b *Batch, c *Chain) Fault {
 }
 
 // add appends one buffer to a chain.
-func (q *split) add(b *Batch, c *Chain, addr uint64, length uint32, flags uint16) Fault {
+func (q *buffers) add(b *Batch, c *Chain, addr uint64, length uint32, flags uint16) Fault {
 	if length == 0 {
 		return FaultNone // legal filler, wherever it points
 	}
@@ -127,7 +156,7 @@ func (q *split) followTable(b *Batch, c *Chain, table uint64, length uint32, fla
 
 // read copies a descriptor from a guest address to private memory, once. It may
 // cross regions.
-func (q *split) read(dst *[descSize]byte, gpa uint64) bool {
+func (q *buffers) read(dst *[descSize]byte, gpa uint64) bool {
 	for done := 0; done < descSize; {
 		p := q.tables.Prefix(gpa+uint64(done), uint64(descSize-done))
 		if p == nil {
