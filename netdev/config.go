@@ -44,7 +44,7 @@ type Config struct {
 	// Without lists feature bits that are not offered.
 	Without virtio.Features
 	// With adds feature bits to the offer; only bits that the device
-	// implements are accepted.
+	// implements, and whose dependencies are on offer, are accepted.
 	With virtio.Features
 	// Trace, if set, is called for every observation that an engine was told of,
 	// with the engine's last decision and its answer. It is called by the workers
@@ -91,6 +91,9 @@ const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.Feat
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce |
 	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal
 
+// onRequest is what the device implements and offers only if Config.With has it.
+const onRequest = virtio.Features(0)
+
 // guestOffloads are the offloads that the driver can switch at run time.
 const guestOffloads = virtio.FeatureGuestCSum | virtio.FeatureGuestTSO4 | virtio.FeatureGuestTSO6 |
 	virtio.FeatureGuestECN | virtio.FeatureGuestUFO | virtio.FeatureGuestUSO4 | virtio.FeatureGuestUSO6
@@ -110,10 +113,16 @@ func (c *Config) offer(p port.Port) (virtio.Features, error) {
 	if c.QueuePairs > 1 {
 		f |= virtio.FeatureMQ
 	}
-	if extra := c.With &^ f; extra != 0 {
+	if extra := c.With &^ (f | onRequest); extra != 0 {
 		return 0, fmt.Errorf("%w: this device with port %s cannot offer %s", ErrConfig, p, extra)
 	}
-	return (f &^ c.Without).Closure(), nil
+	f = (f | c.With) &^ c.Without
+	for _, d := range f.Missing() {
+		if c.With.Has(d.Feature) {
+			return 0, fmt.Errorf("%w: %s, which is not on offer", ErrConfig, d)
+		}
+	}
+	return f.Closure(), nil
 }
 
 // orFixed is s, or the fixed engine with l if s is no engine and l not zero.

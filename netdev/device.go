@@ -34,6 +34,7 @@ type Device struct {
 	// it. The control worker does: nothing is posted to it under mu.
 	mu       sync.Mutex
 	features virtio.Features
+	refused  error // what is wrong with the features that were set last
 	proto    vhostuser.ProtocolFeatures
 	status   uint8
 	mem      *guestmem.Map
@@ -169,6 +170,9 @@ func (d *Device) Name() string { return d.cfg.Name }
 // Counters are for the sessions to count in; Snapshot shows them.
 func (d *Device) Counters() *vhostuser.Counters { return &d.sessions }
 
+// Available returns the features that Config.With can add to the offer.
+func (d *Device) Available() virtio.Features { return onRequest &^ d.offered }
+
 // Features implements [vhostuser.Backend].
 func (d *Device) Features() virtio.Features { return d.offered }
 
@@ -204,12 +208,15 @@ func (d *Device) controlIndex() int {
 // SetFeatures implements [vhostuser.Backend].
 func (d *Device) SetFeatures(f virtio.Features) error {
 	// A front-end that keeps the control queue to itself accepts these without it.
-	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce
-	if err := virtio.CheckDependencies(f &^ kept); err != nil {
-		d.log.Warn("the driver accepted features without what they depend on", "error", err)
-	}
+	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce | virtio.FeatureRSS | virtio.FeatureHashReport
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// Not every front-end asks for an answer, so that a set that is refused is
+	// remembered: no ring starts, and FEATURES_OK does not stick.
+	d.refused = virtio.CheckDependencies(f &^ kept)
+	if d.refused != nil {
+		return fmt.Errorf("netdev: the driver's features: %w", d.refused)
+	}
 	f &^= virtio.FeatureProtocolFeatures
 	if f == d.features {
 		return nil
@@ -228,7 +235,7 @@ func (d *Device) Connected() {
 	defer d.mu.Unlock()
 	d.online = true
 	d.connects++
-	d.features, d.proto, d.status = 0, 0, 0
+	d.features, d.refused, d.proto, d.status = 0, nil, 0, 0
 	d.resetGuestLocked()
 }
 
@@ -250,7 +257,7 @@ func (d *Device) Disconnected() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.channel, d.online = nil, false
-	d.features, d.proto, d.status = 0, 0, 0
+	d.features, d.refused, d.proto, d.status = 0, nil, 0, 0
 	for i := range d.rings {
 		d.rings[i] = ringState{call: -1, err: -1}
 	}
@@ -319,6 +326,9 @@ func (d *Device) SetStatus(s uint8) error {
 func (d *Device) Status() uint8 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.refused != nil {
+		return d.status &^ virtio.StatusFeaturesOK
+	}
 	return d.status
 }
 

@@ -34,6 +34,8 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case d.refused != nil:
+		return fmt.Errorf("netdev: queue %d: the driver's features were refused: %w", i, d.refused)
 	case c.Size > d.cfg.QueueSize:
 		return fmt.Errorf("netdev: queue %d: size %d is above the limit of %d", i, c.Size, d.cfg.QueueSize)
 	case !d.isControl(i) && !d.hasWorker(i):

@@ -14,6 +14,9 @@ const maxPath = 107
 func (c *serveCmd) endpoint() (vhostuser.Endpoint, error) {
 	if c.FD == nil {
 		if n := len(c.SocketPath); n == 0 || n > maxPath {
+			if n == 0 {
+				return vhostuser.Endpoint{}, usageError{fmt.Errorf("no socket: want --socket-path with 1 to %d bytes, or --fd", maxPath)}
+			}
 			return vhostuser.Endpoint{}, usageError{fmt.Errorf("--socket-path has %d bytes: want 1 to %d", n, maxPath)}
 		}
 		return vhostuser.Endpoint{Path: c.SocketPath, FD: -1, Client: c.Client}, nil

@@ -18,11 +18,13 @@ import (
 
 // serveCmd serves one device.
 type serveCmd struct {
-	SocketPath string `name:"socket-path" xor:"socket" required:"" placeholder:"PATH" group:"socket" help:"The vhost-user Unix socket, 1 to 107 bytes. vhostnet listens there and serves one front-end after the other; a socket file that a dead process left is replaced."`
-	FD         *int   `name:"fd" xor:"socket" required:"" placeholder:"N" group:"socket" help:"An inherited descriptor: a listening vhost-user socket, or one that is connected; vhostnet then ends with the connection."`
+	SocketPath string `name:"socket-path" xor:"socket" placeholder:"PATH" group:"socket" help:"The vhost-user Unix socket, 1 to 107 bytes. vhostnet listens there and serves one front-end after the other; a socket file that a dead process left is replaced."`
+	FD         *int   `name:"fd" xor:"socket" placeholder:"N" group:"socket" help:"An inherited descriptor: a listening vhost-user socket, or one that is connected; vhostnet then ends with the connection."`
 	Client     bool   `group:"socket" help:"Connect to --socket-path, where the front-end listens, instead of listening; retry until it is there, and again after it has gone."`
 
 	PrintCapabilities bool `help:"Print the back-end's capabilities in JSON as QEMU's back-end program conventions define them, ignore everything else, and exit."`
+
+	PrintFeatures bool `help:"Print the feature bits that a device with these options has, one a line: number, name, whether it is offered (yes, no, or \"on request\" with --features +NAME), and what it needs. Then exit."`
 
 	deviceFlags
 
@@ -46,6 +48,9 @@ Example, with QEMU and a TAP:
 
 // Run serves until the signal, or until a connection given with --fd ends.
 func (c *serveCmd) Run(env environment) error {
+	if c.PrintFeatures {
+		return c.printFeatures(env.stdout)
+	}
 	end, err := c.endpoint()
 	if err != nil {
 		return err
