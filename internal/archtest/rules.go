@@ -33,6 +33,11 @@ var rules = map[string]rule{
 		not: pure("the vocabulary is shared by device and driver: it has no state, clock or file descriptor"),
 	},
 
+	"toeplitz": {
+		why: "a hash is of bytes: whose frames they are, and where the hash sends them, is for the device",
+		not: pure("a hash depends on its arguments alone"),
+	},
+
 	// Mechanism.
 	"guestmem": {why: "shared memory is bytes and addresses: what they mean is for the packages above"},
 	"coalesce": {
