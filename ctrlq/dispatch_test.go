@@ -38,6 +38,12 @@ func (r *recorder) AckAnnounce() error              { return r.add("announced") 
 func (r *recorder) SetQueuePairs(n uint16) error    { return r.add("pairs %d", n) }
 func (r *recorder) SetGuestOffloads(b uint64) error { return r.add("offloads %#x", b) }
 
+func (r *recorder) SetRSS(c RSSConfig) error {
+	return r.add("rss %#x %v %d %d %x", c.Types, c.Table, c.Unclassified, c.MaxTX, c.Key)
+}
+
+func (r *recorder) SetHash(c HashConfig) error { return r.add("hash %#x %x", c.Types, c.Key) }
+
 func (r *recorder) SetMACTable(unicast, multicast [][6]byte) error {
 	return r.add("table %d %d", len(unicast), len(multicast))
 }
@@ -122,6 +128,9 @@ var commands = []command{
 	{"announce", request(3, 0), virtio.FeatureGuestAnnounce, "announced"},
 	{"pairs", request(4, 0, uint16(2)), virtio.FeatureMQ, "pairs 2"},
 	{"most pairs", request(4, 0, uint16(0x8000)), virtio.FeatureMQ, "pairs 32768"},
+	{"rss", request(4, 1, uint32(3), uint16(1), uint16(7), uint16(0x8000), uint16(2), uint16(4), 2, 0xab, 0xcd), virtio.FeatureRSS, "rss 0x3 [32768 2] 7 4 abcd"},
+	{"rss of one entry, no key", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(1), uint16(1), 0), virtio.FeatureRSS, "rss 0x0 [1] 0 1 "},
+	{"hash", request(4, 2, uint32(1<<31), uint64(1<<63), 1, 9), virtio.FeatureHashReport, "hash 0x80000000 09"},
 	{"offloads off", request(5, 0, uint64(0)), virtio.FeatureCtrlGuestOffloads, "offloads 0x0"},
 	{"tx", request(6, 0, uint32(3), uint32(50)), virtio.FeatureNotfCoal, "tx 50us 3p"},
 	{"rx", request(6, 1, uint32(1<<32-1), uint32(1<<32-1)), virtio.FeatureNotfCoal, "rx 4294967295us 4294967295p"},
@@ -250,8 +259,15 @@ func TestMalformed(t *testing.T) {
 		{"MAC 2", request(1, 2), ErrUnknown},
 		{"VLAN 2", request(2, 2, uint16(1)), ErrUnknown},
 		{"ANNOUNCE 1", request(3, 1), ErrUnknown},
-		{"RSS", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(0), uint16(1), 0), ErrUnknown},
-		{"hash", request(4, 2), ErrUnknown},
+		{"RSS table of 3", request(4, 1, uint32(0), uint16(2), uint16(0), make([]byte, 6), uint16(1), 0), ErrMalformed},
+		{"RSS table of 129", request(4, 1, uint32(0), uint16(128), uint16(0), make([]byte, 2*129), uint16(1), 0), ErrMalformed},
+		{"RSS table of 65536, two of them there", request(4, 1, uint32(0), uint16(65535), uint16(0), uint32(0), uint16(1), 0), ErrMalformed},
+		{"RSS without the key's length", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(0), uint16(1)), ErrMalformed},
+		{"RSS key of 41 bytes, 40 of them there", request(4, 1, uint32(1), uint16(0), uint16(0), uint16(0), uint16(1), 41, make([]byte, 40)), ErrMalformed},
+		{"RSS types without a key", request(4, 1, uint32(1), uint16(0), uint16(0), uint16(0), uint16(1), 0), ErrMalformed},
+		{"hash types without a key", request(4, 2, uint32(1), uint64(0), 0), ErrMalformed},
+		{"hash key cut off", request(4, 2, uint32(1), uint64(0), 2, 1), ErrMalformed},
+		{"MQ 3", request(4, 3), ErrUnknown},
 		{"GUEST_OFFLOADS 1", request(5, 1, uint64(0)), ErrUnknown},
 		{"NOTF_COAL 4", request(6, 4), ErrUnknown},
 		{"HASH_TUNNEL", request(7, 0, uint32(0)), ErrUnknown},

@@ -16,6 +16,7 @@ var needs = map[string]virtio.Features{
 	"nouni": virtio.FeatureCtrlRXExtra, "nobcast": virtio.FeatureCtrlRXExtra,
 	"mac": virtio.FeatureCtrlMACAddr, "vlan+": virtio.FeatureCtrlVLAN, "vlan-": virtio.FeatureCtrlVLAN,
 	"announced": virtio.FeatureGuestAnnounce, "pairs": virtio.FeatureMQ,
+	"rss": virtio.FeatureRSS, "hash": virtio.FeatureHashReport,
 	"offloads": virtio.FeatureCtrlGuestOffloads,
 	"tx":       virtio.FeatureNotfCoal, "rx": virtio.FeatureNotfCoal,
 }

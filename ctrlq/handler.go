@@ -31,6 +31,11 @@ type Handler interface {
 	// SetQueuePairs sets the number of queue pairs in use, 1 to 32768 (MQ). The
 	// method checks it against what the device has.
 	SetQueuePairs(n uint16) error
+	// SetRSS sets how received frames are steered (RSS); it takes the place of
+	// what SetQueuePairs set. The method checks the numbers against what the
+	// device has. SetHash sets what is reported (HASH_REPORT).
+	SetRSS(c RSSConfig) error
+	SetHash(c HashConfig) error
 	// SetGuestOffloads sets the offloads of received frames to a subset of
 	// those negotiated (CTRL_GUEST_OFFLOADS); see virtio.FeaturesFromGuestOffloads.
 	SetGuestOffloads(bits uint64) error

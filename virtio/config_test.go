@@ -46,6 +46,8 @@ func TestCtrlName(t *testing.T) {
 		"VLAN/DEL":           {2, 1},
 		"ANNOUNCE/ACK":       {3, 0},
 		"MQ/VQ_PAIRS_SET":    {4, 0},
+		"MQ/RSS_CONFIG":      {4, 1},
+		"MQ/HASH_CONFIG":     {4, 2},
 		"GUEST_OFFLOADS/SET": {5, 0},
 		"NOTF_COAL/TX_SET":   {6, 0},
 		"NOTF_COAL/RX_SET":   {6, 1},

@@ -49,6 +49,8 @@ const (
 	CtrlVLANDel      = 1
 	CtrlAnnounceAck  = 0
 	CtrlMQVQPairsSet = 0
+	CtrlMQRSSConfig  = 1
+	CtrlMQHashConfig = 2
 
 	CtrlGuestOffloadsSet = 0
 
@@ -71,6 +73,7 @@ var ctrlNames = map[[2]uint8]string{
 	{CtrlMAC, CtrlMACTableSet}: "MAC/TABLE_SET", {CtrlMAC, CtrlMACAddrSet}: "MAC/ADDR_SET",
 	{CtrlVLAN, CtrlVLANAdd}: "VLAN/ADD", {CtrlVLAN, CtrlVLANDel}: "VLAN/DEL",
 	{CtrlAnnounce, CtrlAnnounceAck}: "ANNOUNCE/ACK", {CtrlMQ, CtrlMQVQPairsSet}: "MQ/VQ_PAIRS_SET",
+	{CtrlMQ, CtrlMQRSSConfig}: "MQ/RSS_CONFIG", {CtrlMQ, CtrlMQHashConfig}: "MQ/HASH_CONFIG",
 	{CtrlGuestOffloads, CtrlGuestOffloadsSet}: "GUEST_OFFLOADS/SET",
 	{CtrlNotfCoal, CtrlNotfCoalTXSet}:         "NOTF_COAL/TX_SET", {CtrlNotfCoal, CtrlNotfCoalRXSet}: "NOTF_COAL/RX_SET",
 	{CtrlNotfCoal, CtrlNotfCoalVQSet}: "NOTF_COAL/VQ_SET", {CtrlNotfCoal, CtrlNotfCoalVQGet}: "NOTF_COAL/VQ_GET",
