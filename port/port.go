@@ -86,7 +86,7 @@ type BurstQueue interface {
 
 // Configurer is a port that follows what the driver has accepted.
 type Configurer interface {
-	// Configure sets the size of the virtio-net header, 10 or 12 bytes, and the
+	// Configure sets the size of the virtio-net header, 10, 12 or 20 bytes, and the
 	// GUEST_* offloads that the driver takes. It is called when the first
 	// virtqueue starts and when the driver changes its offloads.
 	Configure(hdrLen int, guest virtio.Features) error
@@ -105,6 +105,24 @@ type QueueActivator interface {
 type MTUSetter interface {
 	// SetMTU sets the MTU in bytes, 68 to 65535.
 	SetMTU(mtu int) error
+}
+
+// Steering says to which queue a received frame belongs: to the one that Table
+// has at the frame's Toeplitz hash modulo its length, which is a power of two, or to
+// Unclassified if the frame has nothing of Types to hash.
+type Steering struct {
+	Types        uint32 // as in virtio: VIRTIO_NET_HASH_TYPE
+	Key          []byte
+	Table        []uint16
+	Unclassified uint16
+}
+
+// Steerer is a port that can put received frames onto queues by their hash.
+type Steerer interface {
+	// Steer begins to steer like that, or goes back to what it does by itself with
+	// nil. It may put some frames elsewhere; the device puts them right. The
+	// slices may be kept.
+	Steer(s *Steering) error
 }
 
 // IOMethod is a port that can move frames in more than one way.

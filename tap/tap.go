@@ -64,6 +64,10 @@ type Port struct {
 	// guest is what the TAP may do towards the driver, hdrLen the header's size.
 	guest  virtio.Features
 	hdrLen int
+	// order are the attached queues by their index in the kernel, steering what
+	// puts frames on them, nil if the kernel does it by itself.
+	order    []int
+	steering *steering
 	// fresh is true until Configure has been called after Open or Reset.
 	fresh bool
 }
@@ -75,6 +79,7 @@ var (
 	_ port.MTUSetter      = (*Port)(nil)
 	_ port.LinkState      = (*Port)(nil)
 	_ port.IOMethod       = (*Port)(nil)
+	_ port.Steerer        = (*Port)(nil)
 )
 
 // Open attaches to the TAP of that name in the calling thread's network
@@ -130,6 +135,7 @@ func (p *Port) open(o Options) error {
 			return err
 		}
 		p.name = name // the kernel has filled in a pattern such as "vn%d"
+		p.order = append(p.order, len(p.queues))
 		p.queues = append(p.queues, newQueue(kernel{}, nil, fd))
 	}
 	if err := p.startBatches(o.IO); err != nil {
@@ -231,7 +237,7 @@ func (p *Port) Close() error {
 	}
 	p.closed = true
 	// A persistent TAP must not keep what this guest accepted.
-	err := p.reset()
+	err := errors.Join(p.unsteer(), p.reset())
 	if errors.Is(err, unix.EBADFD) {
 		err = nil // the interface was deleted; nothing is left to reset
 	}
@@ -271,5 +277,9 @@ func (p *Port) SetActive(i int, on bool) error {
 	}
 	q.active = on
 	q.era.Add(1)
+	p.order = move(p.order, i, on)
+	if p.steering != nil {
+		return p.steering.refresh(p.order)
+	}
 	return nil
 }
