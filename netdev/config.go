@@ -7,6 +7,7 @@ import (
 
 	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -41,6 +42,11 @@ type Config struct {
 	// Strict makes a driver's "every packet" setting, the default of Linux,
 	// overrule the host's limits.
 	Strict bool
+	// RSSTable is the longest indirection table in entries, a power of two from
+	// 128 (default) to 32768, and RSSKey the longest key in bytes, 40 (default) to
+	// 255, with VIRTIO_NET_F_RSS or VIRTIO_NET_F_HASH_REPORT. Older Linux drivers
+	// take no more than the defaults.
+	RSSTable, RSSKey int
 	// Without lists feature bits that are not offered.
 	Without virtio.Features
 	// With adds feature bits to the offer; only bits that the device
@@ -64,6 +70,12 @@ func (c *Config) check(p port.Port) error {
 	if c.QueueSize == 0 {
 		c.QueueSize = MaxQueueSize
 	}
+	if c.RSSTable == 0 {
+		c.RSSTable = 128
+	}
+	if c.RSSKey == 0 {
+		c.RSSKey = toeplitz.MinKey
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -76,6 +88,10 @@ func (c *Config) check(p port.Port) error {
 		return fmt.Errorf("%w: queue size %d: want a power of two up to %d", ErrConfig, c.QueueSize, MaxQueueSize)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return fmt.Errorf("%w: MTU %d: want 68 to 65535 bytes", ErrConfig, c.MTU)
+	case c.RSSTable < 128 || c.RSSTable > 32768 || c.RSSTable&(c.RSSTable-1) != 0:
+		return fmt.Errorf("%w: RSS table of %d entries: want a power of two from 128 to 32768", ErrConfig, c.RSSTable)
+	case c.RSSKey < toeplitz.MinKey || c.RSSKey > 255:
+		return fmt.Errorf("%w: RSS key of %d bytes: want %d to 255", ErrConfig, c.RSSKey, toeplitz.MinKey)
 	case c.MAC[0]&1 != 0:
 		return fmt.Errorf("%w: MAC address %x is a group address", ErrConfig, c.MAC)
 	case p.Queues() < c.QueuePairs:
@@ -92,7 +108,7 @@ const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.Feat
 	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal
 
 // onRequest is what the device implements and offers only if Config.With has it.
-const onRequest = virtio.Features(0)
+const onRequest = virtio.FeatureRSS | virtio.FeatureHashReport
 
 // guestOffloads are the offloads that the driver can switch at run time.
 const guestOffloads = virtio.FeatureGuestCSum | virtio.FeatureGuestTSO4 | virtio.FeatureGuestTSO6 |

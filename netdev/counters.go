@@ -17,6 +17,7 @@ const (
 	dropFilter                        // receive filter
 	dropBadBuffer                     // receive buffer unusable: readable, or too short for the header
 	dropStopped                       // the ring stopped with the frame in hand
+	dropSteer                         // steered to a queue that takes no frames, or has too many waiting
 	dropReasons
 )
 
@@ -32,6 +33,7 @@ var dropNames = [dropReasons]string{
 	dropFilter:      "filter",
 	dropBadBuffer:   "bad_buffer",
 	dropStopped:     "stopped",
+	dropSteer:       "steer",
 }
 
 // count is a counter with one writer, the ring's worker, and any number of
@@ -59,6 +61,7 @@ type queueCounters struct {
 	headerFaults   [16]count
 	reasons        [16]count
 	broken         count
+	handed         count // received frames that another queue of the port had
 	// host and inForce are the limits that the host's engine chose, and those
 	// that are applied, packed.
 	host, inForce atomic.Uint64

@@ -11,6 +11,7 @@ import (
 	"github.com/vhostnet/vhostnet/ctrlq"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/vhostuser"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -47,6 +48,8 @@ type Device struct {
 	online   bool
 	guest    guestState
 	specs    []coalesce.EngineSpec // the host's policy by virtqueue
+	steered  bool                  // the port has been told how to steer
+	steering string                // who steers, for the snapshot
 }
 
 // ringState is what the session knows of a ring.
@@ -69,6 +72,8 @@ type guestState struct {
 	filter   *ctrlq.Filter
 	offloads virtio.Features
 	mac      [6]byte
+	// steer is how received frames are hashed and steered, nil if they are not.
+	steer *steering
 }
 
 var _ vhostuser.Backend = (*Device)(nil)
@@ -103,6 +108,11 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	d.config = virtio.NetConfig{
 		MAC: cfg.MAC, Status: virtio.NetStatusLinkUp,
 		MaxVirtqueuePairs: uint16(n), MTU: uint16(cfg.MTU),
+	}
+	if offered&(virtio.FeatureRSS|virtio.FeatureHashReport) != 0 {
+		d.config.RSSMaxKeySize = uint8(cfg.RSSKey)
+		d.config.RSSMaxIndirectionTableLength = uint16(cfg.RSSTable)
+		d.config.SupportedHashTypes = toeplitz.All
 	}
 	for i := range d.rings {
 		d.rings[i].call, d.rings[i].err = -1, -1
@@ -199,7 +209,7 @@ func (d *Device) controlIndex() int {
 	if !d.features.Has(virtio.FeatureCtrlVQ) {
 		return -1
 	}
-	if d.features.Has(virtio.FeatureMQ) {
+	if d.features&(virtio.FeatureMQ|virtio.FeatureRSS) != 0 {
 		return 2 * d.cfg.QueuePairs
 	}
 	return 2

@@ -8,6 +8,7 @@ import (
 	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/virtio"
 	"github.com/vhostnet/vhostnet/vring"
 )
@@ -55,16 +56,27 @@ type rxScratch struct {
 	refused int
 	// starved is true when the driver must post buffers before anything moves.
 	starved bool
-	peek    [64]byte
+	// hash is what the header of the present frame says of it, with HASH_REPORT.
+	hash   uint32
+	report uint16
+	peek   [virtio.NetHeaderMax + toeplitz.Look]byte
+}
+
+// prepare makes what a worker needs to receive anything.
+func (s *rxScratch) prepare() {
+	if s.spill == nil {
+		s.iov = make([][]byte, 0, maxSegs+1)
+		s.spill = make([]byte, maxFrame+virtio.NetHeaderMax)
+	}
 }
 
 func (s *rxScratch) start(hdrLen, size int) {
+	s.prepare()
 	if chains := min(size, maxCached) + popAhead; s.batch == nil || cap(s.batch.Chains) < chains {
 		s.batch = vring.NewBatch(chains, maxSegs)
-		s.iov = make([][]byte, 0, maxSegs+1)
-		s.spill = make([]byte, maxFrame+virtio.NetHeaderLen)
 	}
 	s.batch.Reset()
+	s.hash, s.report = 0, 0
 	s.head, s.room, s.calm, s.held, s.heldIn, s.holdUntil, s.refused, s.starved = 0, hdrLen+1518, 0, 0, 0, 0, 0, true
 }
 
@@ -91,7 +103,7 @@ func (w *worker) receive() bool {
 	r, s := &w.rx, &w.rxs
 	var got, bytes uint64
 	slots, tries := 0, 0
-	if s.held == 0 && !w.portReady {
+	if s.held == 0 && !w.portReady && !w.inbox.ready.Load() {
 		return false
 	}
 	r.disableKicks()
@@ -163,7 +175,8 @@ func (w *worker) nextFrame() (int, bool) {
 	if s.held != 0 {
 		return s.held, true
 	}
-	if !w.portReady {
+	handed := w.inbox.ready.Load()
+	if !w.portReady && !handed {
 		return 0, false
 	}
 	room := w.offer(s.room)
@@ -172,6 +185,15 @@ func (w *worker) nextFrame() (int, bool) {
 		return 0, false
 	}
 	s.iov = append(s.iov, s.spill)
+	if handed {
+		if n := w.inbox.pop(s.iov); n > 0 {
+			s.heldIn = min(n, room)
+			return n, true
+		}
+		if !w.portReady {
+			return 0, false
+		}
+	}
 	n, err := w.pq.Recv(s.iov)
 	switch {
 	case err == nil:
@@ -237,7 +259,7 @@ func (w *worker) offer(want int) int {
 			break
 		}
 		s.iov = append(s.iov, s.batch.Writable(i)...)
-		room += int(min(c.WriteLen, uint64(maxFrame+virtio.NetHeaderLen)))
+		room += int(min(c.WriteLen, uint64(maxFrame+virtio.NetHeaderMax)))
 		if !merge {
 			break
 		}
@@ -312,6 +334,9 @@ func (w *worker) deliverFrame(n int) (slots, size int) {
 	frame := first[w.hdrLen:min(len(first), n)]
 	if w.filter != nil && !w.filter.Match(frame) {
 		w.rx.c.drop(dropFilter, 1)
+		return 0, 0
+	}
+	if w.steer != nil && !w.classify(n) {
 		return 0, 0
 	}
 	used := 0
@@ -431,6 +456,9 @@ func (w *worker) header(used int) bool {
 	}
 	if w.hdrLen >= virtio.NetHeaderLen {
 		binary.LittleEndian.PutUint16(first[10:], uint16(used))
+	}
+	if w.hdrLen > virtio.NetHeaderLen {
+		virtio.PutHash(first, s.hash, s.report)
 	}
 	if split {
 		scatter(s.iov, 0, first[:w.hdrLen])

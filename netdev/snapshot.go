@@ -27,6 +27,13 @@ type DeviceSnapshot struct {
 	// QueuePairs is what the device has, ActiveQueuePairs what the driver uses.
 	QueuePairs       int `json:"queue_pairs"`
 	ActiveQueuePairs int `json:"active_queue_pairs"`
+	// Steering says how received frames find their queue: "automatic" (by the flow's
+	// last transmit queue, if the port can), "port" (by the driver's indirection
+	// table, in the port) or "device" (the same, and frames that the port has put
+	// elsewhere are handed over).
+	Steering string `json:"steering"`
+	// HashTypes are the hash types in use, as VIRTIO_NET_HASH_TYPE bits.
+	HashTypes uint32 `json:"hash_types,omitempty"`
 	// GuestOffloads are the names of the receive offloads in force.
 	GuestOffloads []string          `json:"guest_offloads"`
 	Control       ControlSnapshot   `json:"control"`
@@ -98,6 +105,8 @@ type QueueSnapshot struct {
 	Calls           uint64 `json:"calls"`
 	CallsSuppressed uint64 `json:"calls_suppressed"`
 	CallErrors      uint64 `json:"call_errors"`
+	// HandedOver counts received frames that another queue of the port had.
+	HandedOver uint64 `json:"handed_over,omitempty"`
 	// Drops counts lost frames by reason.
 	Drops map[string]uint64 `json:"drops"`
 	// CallReasons counts decisions to notify by the moderator's reason.

@@ -33,6 +33,10 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		Filter:             d.filterSnapshot(),
 		Counters:           map[string]uint64{},
 	}
+	s.Steering = d.steering
+	if g := d.guest.steer; g != nil {
+		s.HashTypes = g.types
+	}
 	if p, ok := d.port.(port.IOMethod); ok {
 		s.PortIO = p.IO()
 	}
@@ -62,7 +66,8 @@ func (d *Device) queueSnapshot(i int) QueueSnapshot {
 		Index: i, Kind: d.kind(i), Pair: i / 2, Size: r.size, Started: r.started, Enabled: r.enabled,
 		Packets: c.packets.load(), Bytes: c.bytes.load(), Kicks: c.kicks.load(),
 		Calls: c.calls.load(), CallsSuppressed: c.suppressed.load(), CallErrors: c.callErrors.load(),
-		Drops: map[string]uint64{}, CallReasons: map[string]uint64{},
+		HandedOver: c.handed.load(),
+		Drops:      map[string]uint64{}, CallReasons: map[string]uint64{},
 	}
 	if e := c.why.Load(); e != nil {
 		q.Broken = *e

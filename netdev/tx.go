@@ -18,7 +18,7 @@ type txScratch struct {
 	batch *vring.Batch
 	// heads are private copies of the driver's virtio-net headers: what was checked
 	// is what the port gets, whatever the driver does meanwhile.
-	heads [burst][virtio.NetHeaderLen]byte
+	heads [burst][virtio.NetHeaderMax]byte
 	// linear has room for a short frame each.
 	linear [][linearLimit]byte
 	iov    [][]byte
@@ -240,7 +240,7 @@ func (w *worker) checkTX(head []byte, size int) virtio.HeaderFault {
 
 // receiving tells whether frames flow towards the driver.
 func (w *worker) receiving() bool {
-	return w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil
+	return w.forwards() || w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil
 }
 
 // relieve fires early when the ring is about to have no descriptor left that

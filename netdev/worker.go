@@ -11,6 +11,7 @@ import (
 	"github.com/vhostnet/vhostnet/ctrlq"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/virtio"
 	"github.com/vhostnet/vhostnet/vring"
 )
@@ -60,6 +61,12 @@ type worker struct {
 	guest  virtio.Features
 	hdrLen int
 	filter *ctrlq.Filter
+	// steer is how received frames are hashed and steered, nil if they are not.
+	steer *steering
+	// forwarding: frames are handed over even if there is no ring of its own.
+	forwarding bool
+	inbox      inbox
+	flow       toeplitz.Flow
 
 	// portReady is true until the port says that it has nothing to read.
 	portReady bool
@@ -181,6 +188,8 @@ func (w *worker) bursts() bool {
 	if w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil {
 		w.current = &w.rx
 		moved = w.receive() || moved
+	} else if w.forwards() {
+		moved = w.forward() || moved
 	}
 	if w.rx.deadline|w.rx.tick|w.tx.deadline|w.tx.tick != 0 {
 		now := nanotime()
@@ -328,6 +337,7 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 	if r == &w.rx {
 		w.rxs.start(w.hdrLen, q.Size())
 		w.portReady = true
+		w.inbox.open(r.enabled)
 	} else {
 		w.txs.start()
 		w.txBlocked = false
@@ -341,6 +351,9 @@ func (w *worker) detach(index int) uint32 {
 	r := w.ringFor(index)
 	if r.q == nil {
 		return 0
+	}
+	if r == &w.rx {
+		w.inbox.open(false)
 	}
 	w.settle(r)
 	if r.kick >= 0 {
