@@ -64,6 +64,12 @@ func (r *recorder) VQCoalesce(vq uint16) (usecs, packets uint32, err error) {
 	return 0x11223344, 0x55667788, r.add("vq%d?", vq)
 }
 
+func (r *recorder) StatsTypes() uint64 { return 1<<32 | 3 }
+
+func (r *recorder) Stats(vq uint16, kind uint8) ([]uint64, error) {
+	return []uint64{uint64(vq), uint64(kind)}, r.add("stats %d %d", vq, kind)
+}
+
 const all = virtio.Features(1<<64 - 1)
 
 // request builds a command from numbers: int is a byte, the others are
@@ -271,7 +277,11 @@ func TestMalformed(t *testing.T) {
 		{"GUEST_OFFLOADS 1", request(5, 1, uint64(0)), ErrUnknown},
 		{"NOTF_COAL 4", request(6, 4), ErrUnknown},
 		{"HASH_TUNNEL", request(7, 0, uint32(0)), ErrUnknown},
-		{"STATS", request(8, 0), ErrUnknown},
+		{"STATS 2", request(8, 2), ErrUnknown},
+		{"STATS_QUERY with data", request(8, 0, 0), ErrMalformed},
+		{"STATS_GET of nothing", request(8, 1), ErrMalformed},
+		{"STATS_GET cut off", request(8, 1, uint64(0), uint32(1)), ErrMalformed},
+		{"STATS_GET of a type that is not there", request(8, 1, uint64(0), uint64(1<<3)), ErrMalformed},
 		{"class 255", request(255, 255), ErrUnknown},
 	}
 	for _, tt := range tests {

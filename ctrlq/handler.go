@@ -48,4 +48,11 @@ type Handler interface {
 	// transmit or receive queue is an error.
 	SetVQCoalesce(vq uint16, usecs, packets uint32) error
 	VQCoalesce(vq uint16) (usecs, packets uint32, err error)
+	// StatsTypes returns the types of statistics that can be had with the
+	// negotiated features, as a bitmap of virtio.Stats numbers, and Stats those of
+	// one type of one virtqueue, in the order of the specification's structure
+	// (DEVICE_STATS). Stats is called with types of that bitmap only; any index
+	// arrives, and one that is no virtqueue, or not of that kind, is an error.
+	StatsTypes() uint64
+	Stats(vq uint16, kind uint8) ([]uint64, error)
 }

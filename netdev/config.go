@@ -105,7 +105,7 @@ const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.Feat
 	virtio.FeatureMrgRxBuf | virtio.FeatureStatus |
 	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce |
-	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal
+	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats
 
 // onRequest is what the device implements and offers only if Config.With has it.
 const onRequest = virtio.FeatureRSS | virtio.FeatureHashReport

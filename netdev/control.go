@@ -34,9 +34,9 @@ type controller struct {
 	commands [ctrlClasses][ctrlCommands]count
 }
 
-// Bounds of the command counters: classes up to NOTF_COAL, commands up to
+// Bounds of the command counters: classes up to STATS, commands up to
 // VIRTIO_NET_CTRL_RX_NOBCAST.
-const ctrlClasses, ctrlCommands = 7, 6
+const ctrlClasses, ctrlCommands = 9, 6
 
 func newController(d *Device, c *queueCounters) (*controller, error) {
 	l, err := newLoop()

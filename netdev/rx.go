@@ -344,7 +344,7 @@ func (w *worker) deliverFrame(n int) (slots, size int) {
 		left -= int(min(s.batch.Chains[i].WriteLen, uint64(left)))
 		used++
 	}
-	if !w.header(used) {
+	if !w.header(n, used) {
 		if s.refused++; s.refused >= maxRefused {
 			s.refused = 0
 			w.giveBack(used)
@@ -435,9 +435,9 @@ func (w *worker) giveBack(n int) {
 	}
 }
 
-// header completes the virtio-net header in the driver's memory: flags only as
+// header completes the virtio-net header of a frame of n bytes in the driver's memory: flags only as
 // negotiated, num_buffers always (virtio 1.4, "Processing of Incoming Packets").
-func (w *worker) header(used int) bool {
+func (w *worker) header(n, used int) bool {
 	s := &w.rxs
 	first := s.iov[0]
 	split := len(first) < w.hdrLen
@@ -453,6 +453,7 @@ func (w *worker) header(used int) bool {
 			return false
 		}
 		h.Encode(first[:w.hdrLen])
+		w.rx.c.offloads.add(h.Flags, h.GSOType, n-w.hdrLen)
 	}
 	if w.hdrLen >= virtio.NetHeaderLen {
 		binary.LittleEndian.PutUint16(first[10:], uint16(used))

@@ -38,6 +38,8 @@ type fate struct {
 	size   int
 	reason dropReason
 	header virtio.HeaderFault
+	// flags and gso are the header's.
+	flags, gso uint8
 }
 
 func (s *txScratch) start() {
@@ -94,6 +96,9 @@ func (w *worker) transmit() bool {
 			if err == nil {
 				sent++
 				bytes += uint64(f.size)
+				if f.flags|f.gso != 0 {
+					r.c.offloads.add(f.flags, f.gso, f.size)
+				}
 			} else {
 				f.size, f.reason = 0, sendDrop(err)
 			}
@@ -192,7 +197,7 @@ func (w *worker) examine(i, to int) fate {
 			return fate{reason: dropHeader, header: fault}
 		}
 		s.frames[to] = f
-		return fate{size: size}
+		return fate{size: size, flags: f[0][0], gso: f[0][1]}
 	}
 }
 

@@ -53,6 +53,8 @@ func TestCtrlName(t *testing.T) {
 		"NOTF_COAL/RX_SET":   {6, 1},
 		"NOTF_COAL/VQ_SET":   {6, 2},
 		"NOTF_COAL/VQ_GET":   {6, 3},
+		"STATS/QUERY":        {8, 0},
+		"STATS/GET":          {8, 1},
 		"0/6":                {0, 6},
 		"255/255":            {255, 255},
 	} {
