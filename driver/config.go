@@ -32,7 +32,8 @@ const DefaultFeatures = virtio.FeatureVersion1 | virtio.FeatureEventIdx | virtio
 	virtio.FeatureMrgRxBuf | virtio.FeatureMAC | virtio.FeatureMTU | virtio.FeatureStatus |
 	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce | virtio.FeatureMQ |
-	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats
+	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats |
+	virtio.FeatureSpeedDuplex | virtio.FeatureGuestHdrLen
 
 // Offloads are the checksum and segmentation features of both directions. A
 // user that adds them to its features has to be ready for partial checksums and

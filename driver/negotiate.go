@@ -11,7 +11,7 @@ import (
 
 // wantProtocol is what the driver uses of the vhost-user protocol.
 const wantProtocol = vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolConfig |
-	vhostuser.ProtocolStatus | vhostuser.ProtocolMTU | vhostuser.ProtocolRARP |
+	vhostuser.ProtocolStatus | vhostuser.ProtocolMTU | vhostuser.ProtocolRARP | vhostuser.ProtocolBackendReq |
 	vhostuser.ProtocolConfigureMemSlots | vhostuser.ProtocolResetDevice
 
 // negotiate agrees on features and reads the configuration space.

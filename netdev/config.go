@@ -34,6 +34,9 @@ type Config struct {
 	// MTU is offered to the driver in bytes, 68 to 65535; 0 leaves
 	// VIRTIO_NET_F_MTU out.
 	MTU int
+	// Speed is the link's speed in Mbit/s, up to 2^31-1, that the driver is told of
+	// together with full duplex; 0 leaves VIRTIO_NET_F_SPEED_DUPLEX out.
+	Speed int
 	// RXModeration and TXModeration choose the host's notification limits.
 	RXModeration, TXModeration coalesce.EngineSpec
 	// RXLimits and TXLimits are short for the fixed engine, where no other one is
@@ -88,6 +91,8 @@ func (c *Config) check(p port.Port) error {
 		return fmt.Errorf("%w: queue size %d: want a power of two up to %d", ErrConfig, c.QueueSize, MaxQueueSize)
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
 		return fmt.Errorf("%w: MTU %d: want 68 to 65535 bytes", ErrConfig, c.MTU)
+	case c.Speed < 0 || c.Speed > 1<<31-1:
+		return fmt.Errorf("%w: speed of %d Mbit/s: want 1 to %d", ErrConfig, c.Speed, 1<<31-1)
 	case c.RSSTable < 128 || c.RSSTable > 32768 || c.RSSTable&(c.RSSTable-1) != 0:
 		return fmt.Errorf("%w: RSS table of %d entries: want a power of two from 128 to 32768", ErrConfig, c.RSSTable)
 	case c.RSSKey < toeplitz.MinKey || c.RSSKey > 255:
@@ -102,13 +107,14 @@ func (c *Config) check(p port.Port) error {
 
 // always is what the device implements whatever its port can do.
 const always = virtio.FeatureVersion1 | virtio.FeatureIndirectDesc | virtio.FeatureEventIdx | virtio.FeatureInOrder |
-	virtio.FeatureMrgRxBuf | virtio.FeatureStatus |
+	virtio.FeatureMrgRxBuf | virtio.FeatureStatus | virtio.FeatureGuestHdrLen |
 	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce |
 	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats
 
 // onRequest is what the device implements and offers only if Config.With has it.
-const onRequest = virtio.FeatureRSS | virtio.FeatureHashReport
+// STANDBY is for the driver alone: it pairs the device with one of the same address.
+const onRequest = virtio.FeatureRSS | virtio.FeatureHashReport | virtio.FeatureStandby
 
 // guestOffloads are the offloads that the driver can switch at run time.
 const guestOffloads = virtio.FeatureGuestCSum | virtio.FeatureGuestTSO4 | virtio.FeatureGuestTSO6 |
@@ -125,6 +131,9 @@ func (c *Config) offer(p port.Port) (virtio.Features, error) {
 	}
 	if c.MTU != 0 {
 		f |= virtio.FeatureMTU
+	}
+	if c.Speed != 0 {
+		f |= virtio.FeatureSpeedDuplex
 	}
 	if c.QueuePairs > 1 {
 		f |= virtio.FeatureMQ

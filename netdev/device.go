@@ -109,6 +109,11 @@ func build(cfg Config, p port.Port) (*Device, error) {
 		MAC: cfg.MAC, Status: virtio.NetStatusLinkUp,
 		MaxVirtqueuePairs: uint16(n), MTU: uint16(cfg.MTU),
 	}
+	if cfg.Speed != 0 {
+		// Linux takes 1 for full, as the field's description says; the normative
+		// text has it the other way round.
+		d.config.Speed, d.config.Duplex = uint32(cfg.Speed), 1
+	}
 	if offered&(virtio.FeatureRSS|virtio.FeatureHashReport) != 0 {
 		d.config.RSSMaxKeySize = uint8(cfg.RSSKey)
 		d.config.RSSMaxIndirectionTableLength = uint16(cfg.RSSTable)
@@ -147,6 +152,12 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	}
 	d.resetGuestLocked()
 	d.idlePort()
+	if p, ok := d.port.(port.LinkState); ok {
+		if err := p.WatchLink(d.linkChanged); err != nil {
+			d.log.Warn("the port's link is not followed", "port", d.port, "error", err)
+		}
+		d.setLinkLocked(p.LinkUp())
+	}
 	return d, nil
 }
 
@@ -304,7 +315,12 @@ func (d *Device) GetConfig(off, n uint32) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var b [space]byte
-	d.config.Encode(b[:virtio.NetConfigSize])
+	c := d.config
+	if d.channel == nil {
+		// It would not learn that the link has come up.
+		c.Status |= virtio.NetStatusLinkUp
+	}
+	c.Encode(b[:virtio.NetConfigSize])
 	return b[off : off+n], nil
 }
 
@@ -407,6 +423,29 @@ func rarp(hdrLen int, mac [6]byte) []byte {
 	copy(f[22:], mac[:])
 	copy(f[32:], mac[:])
 	return b
+}
+
+// linkChanged follows the port's link.
+func (d *Device) linkChanged() {
+	up := d.port.(port.LinkState).LinkUp()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setLinkLocked(up)
+}
+
+func (d *Device) setLinkLocked(up bool) {
+	old := d.config.Status
+	d.config.Status &^= virtio.NetStatusLinkUp
+	if up {
+		d.config.Status |= virtio.NetStatusLinkUp
+	}
+	if d.config.Status == old {
+		return
+	}
+	d.log.Info("link", "port", d.port, "up", up)
+	if err := d.configChanged(); err != nil {
+		d.log.Warn("front-end was not told of the link", "error", err)
+	}
 }
 
 func (d *Device) configChanged() error {

@@ -24,6 +24,10 @@ type DeviceSnapshot struct {
 	// MTU is the advised MTU in bytes, 0 without VIRTIO_NET_F_MTU.
 	MTU    uint16 `json:"mtu,omitempty"`
 	Status uint8  `json:"device_status"`
+	// LinkUp is the port's link, as the driver sees it.
+	LinkUp bool `json:"link_up"`
+	// Speed is what the driver is told, in Mbit/s, 0 without VIRTIO_NET_F_SPEED_DUPLEX.
+	Speed uint32 `json:"speed,omitempty"`
 	// QueuePairs is what the device has, ActiveQueuePairs what the driver uses.
 	QueuePairs       int `json:"queue_pairs"`
 	ActiveQueuePairs int `json:"active_queue_pairs"`

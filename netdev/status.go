@@ -26,6 +26,8 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		ProtocolFeatures:   d.ProtocolFeatures().Names(),
 		MTU:                d.config.MTU,
 		Status:             d.status,
+		LinkUp:             d.config.Status&virtio.NetStatusLinkUp != 0,
+		Speed:              d.config.Speed,
 		QueuePairs:         len(d.pairs),
 		ActiveQueuePairs:   d.activePairs(),
 		GuestOffloads:      d.guest.offloads.Names(),

@@ -131,7 +131,11 @@ type IOMethod interface {
 	IO() string
 }
 
-// LinkState is a port that knows whether its link is up.
+// LinkState is a port that knows whether its link is up, and tells of changes.
 type LinkState interface {
 	LinkUp() bool
+	// WatchLink calls changed, from a goroutine of the port's, whenever LinkUp may
+	// return something else than before, until the port is closed; a call that has
+	// begun by then may still go on. It is called once.
+	WatchLink(changed func()) error
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/internal/uring"
@@ -57,7 +58,8 @@ type Port struct {
 	batches   bool
 	offloads  virtio.Features
 	nl        *netlink.Handle
-	namespace uint64 // inode of the namespace of nl, 0 if unknown
+	events    *nl.NetlinkSocket // changes of links in that namespace
+	namespace uint64            // inode of the namespace of nl, 0 if unknown
 
 	mu     sync.Mutex // guards what follows, and active of each queue
 	closed bool
@@ -100,11 +102,16 @@ func Open(name string, o Options) (*Port, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, failed("open netlink socket for", name, err)
 	}
-	p := &Port{name: name, nl: nl, fresh: true}
+	events, err := subscribe()
+	if err != nil {
+		handle.Close()
+		return nil, failed("open netlink socket for", name, err)
+	}
+	p := &Port{name: name, nl: handle, events: events, fresh: true}
 	if err := p.open(o); err != nil {
 		p.release()
 		return nil, err
@@ -158,6 +165,12 @@ func (p *Port) open(o Options) error {
 		return failed("set header size of", p.name, err)
 	}
 	return nil
+}
+
+// subscribe opens a socket that tells of changes of the links in the thread's
+// namespace.
+func subscribe() (*nl.NetlinkSocket, error) {
+	return nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 }
 
 // startBatches gives each queue an io_uring, or none to any of them.
@@ -249,6 +262,7 @@ func (p *Port) release() error {
 	for _, q := range p.queues {
 		err = errors.Join(err, q.close(), unix.Close(q.fd))
 	}
+	p.events.Close()
 	p.nl.Close()
 	return err
 }

@@ -100,6 +100,7 @@ func TestErrors(t *testing.T) {
 		{"no pairs", []string{s, "--queue-pairs=0"}, exitUsage, []string{"1 to 127"}},
 		{"queue size", []string{s, "--queue-size=100"}, exitUsage, []string{"power of two"}},
 		{"mtu", []string{s, "--mtu=67"}, exitUsage, []string{"68 to 65535"}},
+		{"speed", []string{s, "--link-speed=-1"}, exitUsage, []string{"1 to 2147483647"}},
 		{"feature", []string{s, "--features=+rsc_ext"}, exitUsage, []string{"VIRTIO_NET_F_RSC_EXT"}},
 		{"socket directory", []string{"--socket-path=" + filepath.Join(dir, "none", "s")}, exitFailed, []string{"directory"}},
 		{"socket is a file", []string{"--socket-path=" + file}, exitFailed, []string{file, "not a socket"}},

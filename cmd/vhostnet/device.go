@@ -22,6 +22,7 @@ type deviceFlags struct {
 	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one."`
 	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised."`
 	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case."`
+	Speed          int         `name:"link-speed" placeholder:"MBITS" group:"device" help:"Link speed to tell the driver, 1 to 2147483647 Mbit/s, with full duplex; without it the driver is told none. It limits nothing."`
 	RSSTable       int         `name:"rss-table" default:"128" placeholder:"N" group:"device" help:"With --features +rss: the longest indirection table, a power of two from 128 (default) to 32768 entries. Older Linux drivers take no more than 128."`
 	RSSKey         int         `name:"rss-key" default:"40" placeholder:"BYTES" group:"device" help:"With --features +rss or +hash_report: the longest hash key, 40 (default) to 255 bytes. Older Linux drivers take no more than 40."`
 	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling."`
@@ -67,6 +68,7 @@ func (f *deviceFlags) open(log *slog.Logger, t *traceFile) (*netdev.Device, erro
 		QueueSize:  f.QueueSize,
 		MAC:        f.MAC,
 		MTU:        f.MTU,
+		Speed:      f.Speed,
 		RSSTable:   f.RSSTable,
 		RSSKey:     f.RSSKey,
 		Strict:     f.CoalesceStrict,
