@@ -84,15 +84,17 @@ func (c *call) hash() error {
 	return c.refused(c.h.SetHash(cfg))
 }
 
-// key cuts out a key that fills b behind its length.
+// key cuts out a key that fills b behind its length. A byte more is let pass: newer
+// Linux drivers send the padding of their structure along.
 func (c *call) key(b []byte, types uint32) ([]byte, error) {
-	switch n := int(b[0]); {
-	case n != len(b)-1:
-		return nil, fmt.Errorf("%w: %s: key of %d bytes in %d", ErrMalformed, c.name(), n, len(b)-1)
+	n, room := int(b[0]), len(b)-1
+	switch {
+	case n != room && n != room-1:
+		return nil, fmt.Errorf("%w: %s: key of %d bytes in %d", ErrMalformed, c.name(), n, room)
 	case n == 0 && types != 0:
 		return nil, fmt.Errorf("%w: %s: no key for hash types %#x", ErrMalformed, c.name(), types)
 	}
-	return b[1:], nil
+	return b[1 : 1+n], nil
 }
 
 func (c *call) lacks(what string, want int) error {
