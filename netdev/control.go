@@ -1,6 +1,8 @@
 package netdev
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/ctrlq"
@@ -31,6 +33,7 @@ type controller struct {
 	done     chan struct{}
 
 	ok, bad  count
+	lastErr  atomic.Pointer[error] // why the last command that failed did
 	commands [ctrlClasses][ctrlCommands]count
 }
 
@@ -149,6 +152,7 @@ func (k *controller) answer(c *vring.Chain, i int) uint32 {
 	res := ctrlq.Dispatch(k.features, (*commands)(k.dev), k.req, k.batch.Writable(i))
 	if res.Err != nil || res.Ack != virtio.CtrlOK {
 		k.bad.add(1)
+		k.lastErr.Store(&res.Err)
 		return res.Written
 	}
 	k.ok.add(1)

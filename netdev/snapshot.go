@@ -69,6 +69,8 @@ type FrontEndSnapshot struct {
 type ControlSnapshot struct {
 	OK  uint64 `json:"ok"`
 	Err uint64 `json:"err"`
+	// LastError says why the last command that was refused was.
+	LastError string `json:"last_error,omitempty"`
 	// Commands counts the accepted ones by name, "NOTF_COAL/VQ_SET" for example.
 	Commands map[string]uint64 `json:"commands"`
 }

@@ -142,6 +142,9 @@ func (d *Device) filterSnapshot() FilterSnapshot {
 
 func (k *controller) snapshot() ControlSnapshot {
 	s := ControlSnapshot{OK: k.ok.load(), Err: k.bad.load(), Commands: map[string]uint64{}}
+	if e := k.lastErr.Load(); e != nil && *e != nil {
+		s.LastError = (*e).Error()
+	}
 	for class := range k.commands {
 		for cmd := range k.commands[class] {
 			if v := k.commands[class][cmd].load(); v != 0 {
