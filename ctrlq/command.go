@@ -150,7 +150,13 @@ func (c *call) announce() error {
 }
 
 func (c *call) mq() error {
-	if c.command != virtio.CtrlMQVQPairsSet {
+	switch c.command {
+	case virtio.CtrlMQVQPairsSet:
+	case virtio.CtrlMQRSSConfig:
+		return c.rss()
+	case virtio.CtrlMQHashConfig:
+		return c.hash()
+	default:
 		return c.unknown()
 	}
 	if err := c.check(2, virtio.FeatureMQ); err != nil {

@@ -38,7 +38,7 @@ var (
 // Result is the outcome of a command.
 type Result struct {
 	// Written is the length in bytes for the used element: 0 if there was no
-	// room, 9 for a VQ_GET answered OK, else 1.
+	// room, 9 for a VQ_GET answered OK, for statistics what fits, else 1.
 	Written uint32
 	// Ack is the answer, virtio.CtrlOK or virtio.CtrlErr.
 	Ack uint8
@@ -73,7 +73,7 @@ func Dispatch(f virtio.Features, h Handler, req []byte, reply [][]byte) Result {
 }
 
 // dispatch checks the request in the order: known, well formed, negotiated. It
-// returns what goes in front of the ack, nil for most commands.
+// returns what goes in front of the ack or behind it, nil for most commands.
 func dispatch(f virtio.Features, h Handler, req []byte, room int) ([]byte, error) {
 	if len(req) < 2 || len(req) > MaxRequest {
 		return nil, fmt.Errorf("%w: request of %d bytes", ErrMalformed, len(req))
@@ -97,6 +97,8 @@ func dispatch(f virtio.Features, h Handler, req []byte, room int) ([]byte, error
 			return c.vqGet(room)
 		}
 		return nil, c.notfCoal()
+	case virtio.CtrlStats:
+		return c.stats()
 	}
 	return nil, c.unknown()
 }
@@ -104,8 +106,9 @@ func dispatch(f virtio.Features, h Handler, req []byte, room int) ([]byte, error
 // answer says where in the writable segments the parts of an answer go.
 type answer struct {
 	room  int // bytes, of all segments
-	value int // offset of what VQ_GET returns, -1 if there is none
+	value int // offset of what VQ_GET or STATS returns, -1 if there is none
 	ack   int // offset
+	stats bool
 }
 
 // layOut decides where the answer goes. Specification versions and drivers
@@ -124,6 +127,11 @@ func layOut(class, command uint8, reply [][]byte) answer {
 		segments++
 		a.room += len(s)
 	}
+	if class == virtio.CtrlStats {
+		// command-specific-result is behind the ack.
+		a.value, a.stats = ackLen, true
+		return a
+	}
 	if class != virtio.CtrlNotfCoal || command != virtio.CtrlNotfCoalVQGet || a.room < coalLen+ackLen {
 		return a
 	}
@@ -139,7 +147,11 @@ func layOut(class, command uint8, reply [][]byte) answer {
 // VQ_GET has its values cleared, and they do not count.
 func (a answer) write(reply [][]byte, ack uint8, value []byte) uint32 {
 	written := uint32(ackLen)
-	if a.value >= 0 {
+	if a.stats {
+		value = value[:min(len(value), a.room-ackLen)]
+		put(reply, a.value, value)
+		written += uint32(len(value))
+	} else if a.value >= 0 {
 		var zero [coalLen]byte
 		if ack == virtio.CtrlOK {
 			written += coalLen

@@ -38,6 +38,12 @@ func (r *recorder) AckAnnounce() error              { return r.add("announced") 
 func (r *recorder) SetQueuePairs(n uint16) error    { return r.add("pairs %d", n) }
 func (r *recorder) SetGuestOffloads(b uint64) error { return r.add("offloads %#x", b) }
 
+func (r *recorder) SetRSS(c RSSConfig) error {
+	return r.add("rss %#x %v %d %d %x", c.Types, c.Table, c.Unclassified, c.MaxTX, c.Key)
+}
+
+func (r *recorder) SetHash(c HashConfig) error { return r.add("hash %#x %x", c.Types, c.Key) }
+
 func (r *recorder) SetMACTable(unicast, multicast [][6]byte) error {
 	return r.add("table %d %d", len(unicast), len(multicast))
 }
@@ -56,6 +62,12 @@ func (r *recorder) SetVQCoalesce(vq uint16, usecs, packets uint32) error {
 
 func (r *recorder) VQCoalesce(vq uint16) (usecs, packets uint32, err error) {
 	return 0x11223344, 0x55667788, r.add("vq%d?", vq)
+}
+
+func (r *recorder) StatsTypes() uint64 { return 1<<32 | 3 }
+
+func (r *recorder) Stats(vq uint16, kind uint8) ([]uint64, error) {
+	return []uint64{uint64(vq), uint64(kind)}, r.add("stats %d %d", vq, kind)
 }
 
 const all = virtio.Features(1<<64 - 1)
@@ -122,6 +134,9 @@ var commands = []command{
 	{"announce", request(3, 0), virtio.FeatureGuestAnnounce, "announced"},
 	{"pairs", request(4, 0, uint16(2)), virtio.FeatureMQ, "pairs 2"},
 	{"most pairs", request(4, 0, uint16(0x8000)), virtio.FeatureMQ, "pairs 32768"},
+	{"rss", request(4, 1, uint32(3), uint16(1), uint16(7), uint16(0x8000), uint16(2), uint16(4), 2, 0xab, 0xcd), virtio.FeatureRSS, "rss 0x3 [32768 2] 7 4 abcd"},
+	{"rss of one entry, no key", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(1), uint16(1), 0), virtio.FeatureRSS, "rss 0x0 [1] 0 1 "},
+	{"hash", request(4, 2, uint32(1<<31), uint64(1<<63), 1, 9), virtio.FeatureHashReport, "hash 0x80000000 09"},
 	{"offloads off", request(5, 0, uint64(0)), virtio.FeatureCtrlGuestOffloads, "offloads 0x0"},
 	{"tx", request(6, 0, uint32(3), uint32(50)), virtio.FeatureNotfCoal, "tx 50us 3p"},
 	{"rx", request(6, 1, uint32(1<<32-1), uint32(1<<32-1)), virtio.FeatureNotfCoal, "rx 4294967295us 4294967295p"},
@@ -210,7 +225,8 @@ func TestNotNegotiated(t *testing.T) {
 func TestLengths(t *testing.T) {
 	for _, c := range commands {
 		for n := range len(c.req) + 4 {
-			if n == len(c.req) || isGet(c.req) && (n == 4 || n == 6) {
+			padded := n == len(c.req)+1 && c.req[0] == virtio.CtrlMQ && c.req[1] != virtio.CtrlMQVQPairsSet
+			if n == len(c.req) || padded || isGet(c.req) && (n == 4 || n == 6) {
 				continue
 			}
 			req := append(slices.Clone(c.req), 0, 0, 0, 0)[:n]
@@ -250,12 +266,23 @@ func TestMalformed(t *testing.T) {
 		{"MAC 2", request(1, 2), ErrUnknown},
 		{"VLAN 2", request(2, 2, uint16(1)), ErrUnknown},
 		{"ANNOUNCE 1", request(3, 1), ErrUnknown},
-		{"RSS", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(0), uint16(1), 0), ErrUnknown},
-		{"hash", request(4, 2), ErrUnknown},
+		{"RSS table of 3", request(4, 1, uint32(0), uint16(2), uint16(0), make([]byte, 6), uint16(1), 0), ErrMalformed},
+		{"RSS table of 129", request(4, 1, uint32(0), uint16(128), uint16(0), make([]byte, 2*129), uint16(1), 0), ErrMalformed},
+		{"RSS table of 65536, two of them there", request(4, 1, uint32(0), uint16(65535), uint16(0), uint32(0), uint16(1), 0), ErrMalformed},
+		{"RSS without the key's length", request(4, 1, uint32(0), uint16(0), uint16(0), uint16(0), uint16(1)), ErrMalformed},
+		{"RSS key of 41 bytes, 40 of them there", request(4, 1, uint32(1), uint16(0), uint16(0), uint16(0), uint16(1), 41, make([]byte, 40)), ErrMalformed},
+		{"RSS types without a key", request(4, 1, uint32(1), uint16(0), uint16(0), uint16(0), uint16(1), 0), ErrMalformed},
+		{"hash types without a key", request(4, 2, uint32(1), uint64(0), 0), ErrMalformed},
+		{"hash key cut off", request(4, 2, uint32(1), uint64(0), 2, 1), ErrMalformed},
+		{"MQ 3", request(4, 3), ErrUnknown},
 		{"GUEST_OFFLOADS 1", request(5, 1, uint64(0)), ErrUnknown},
 		{"NOTF_COAL 4", request(6, 4), ErrUnknown},
 		{"HASH_TUNNEL", request(7, 0, uint32(0)), ErrUnknown},
-		{"STATS", request(8, 0), ErrUnknown},
+		{"STATS 2", request(8, 2), ErrUnknown},
+		{"STATS_QUERY with data", request(8, 0, 0), ErrMalformed},
+		{"STATS_GET of nothing", request(8, 1), ErrMalformed},
+		{"STATS_GET cut off", request(8, 1, uint64(0), uint32(1)), ErrMalformed},
+		{"STATS_GET of a type that is not there", request(8, 1, uint64(0), uint64(1<<3)), ErrMalformed},
 		{"class 255", request(255, 255), ErrUnknown},
 	}
 	for _, tt := range tests {
@@ -266,6 +293,19 @@ func TestMalformed(t *testing.T) {
 				t.Errorf("ack %d, result %+v, calls %q; want error %v", ack, r, h.calls, tt.want)
 			}
 		})
+	}
+}
+
+// A byte of padding behind the key is not part of it.
+func TestPaddedKey(t *testing.T) {
+	for _, req := range [][]byte{
+		request(4, 1, uint32(1), uint16(0), uint16(0), uint16(0), uint16(1), 2, 7, 8, 9),
+		request(4, 2, uint32(1), uint64(0), 2, 7, 8, 9),
+	} {
+		var h recorder
+		if r, _ := run(all, &h, req); r.Err != nil || !strings.HasSuffix(h.calls[0], " 0708") {
+			t.Errorf("%+v, calls %q", r, h.calls)
+		}
 	}
 }
 

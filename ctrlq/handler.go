@@ -31,6 +31,11 @@ type Handler interface {
 	// SetQueuePairs sets the number of queue pairs in use, 1 to 32768 (MQ). The
 	// method checks it against what the device has.
 	SetQueuePairs(n uint16) error
+	// SetRSS sets how received frames are steered (RSS); it takes the place of
+	// what SetQueuePairs set. The method checks the numbers against what the
+	// device has. SetHash sets what is reported (HASH_REPORT).
+	SetRSS(c RSSConfig) error
+	SetHash(c HashConfig) error
 	// SetGuestOffloads sets the offloads of received frames to a subset of
 	// those negotiated (CTRL_GUEST_OFFLOADS); see virtio.FeaturesFromGuestOffloads.
 	SetGuestOffloads(bits uint64) error
@@ -43,4 +48,11 @@ type Handler interface {
 	// transmit or receive queue is an error.
 	SetVQCoalesce(vq uint16, usecs, packets uint32) error
 	VQCoalesce(vq uint16) (usecs, packets uint32, err error)
+	// StatsTypes returns the types of statistics that can be had with the
+	// negotiated features, as a bitmap of virtio.Stats numbers, and Stats those of
+	// one type of one virtqueue, in the order of the specification's structure
+	// (DEVICE_STATS). Stats is called with types of that bitmap only; any index
+	// arrives, and one that is no virtqueue, or not of that kind, is an error.
+	StatsTypes() uint64
+	Stats(vq uint16, kind uint8) ([]uint64, error)
 }

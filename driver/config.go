@@ -33,7 +33,8 @@ const DefaultFeatures = virtio.FeatureVersion1 | virtio.FeatureEventIdx | virtio
 	virtio.FeatureMrgRxBuf | virtio.FeatureMAC | virtio.FeatureMTU | virtio.FeatureStatus |
 	virtio.FeatureCtrlVQ | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN |
 	virtio.FeatureCtrlMACAddr | virtio.FeatureGuestAnnounce | virtio.FeatureMQ |
-	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal
+	virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats |
+	virtio.FeatureSpeedDuplex | virtio.FeatureGuestHdrLen
 
 // Offloads are the checksum and segmentation features of both directions. A
 // user that adds them to its features has to be ready for partial checksums and
@@ -128,8 +129,8 @@ func (c *Config) check() error {
 		return bad("queue size %d: want a power of two from %d to %d", c.QueueSize, minQueueSize, maxQueueSize)
 	case c.RXBufferSize < 1 || c.RXBufferSize > maxBufferSize:
 		return bad("receive buffer of %d bytes: want 1 to %d", c.RXBufferSize, maxBufferSize)
-	case c.TXBufferSize < virtio.NetHeaderLen+1 || c.TXBufferSize > maxBufferSize:
-		return bad("transmit buffer of %d bytes: want %d to %d", c.TXBufferSize, virtio.NetHeaderLen+1, maxBufferSize)
+	case c.TXBufferSize < virtio.NetHeaderMax+1 || c.TXBufferSize > maxBufferSize:
+		return bad("transmit buffer of %d bytes: want %d to %d", c.TXBufferSize, virtio.NetHeaderMax+1, maxBufferSize)
 	case c.TXSegments < 1 || c.TXSegments > c.QueueSize:
 		return bad("%d descriptors per frame: want 1 to the queue size %d", c.TXSegments, c.QueueSize)
 	case c.MemRegions < 1 || c.MemRegions > maxRegions:

@@ -216,6 +216,36 @@ func (d *Driver) SetQueuePairs(n int) error {
 	return d.do(virtio.CtrlMQ, virtio.CtrlMQVQPairsSet, le16(uint16(n)))
 }
 
+// RSS is a configuration of receive steering. Table has a queue pair for each hash
+// modulo its length, which is a power of two; Unclassified is for frames without
+// one. MaxTX is how many transmit queues are used. Types are hash types.
+type RSS struct {
+	Types        uint32
+	Table        []uint16
+	Unclassified uint16
+	MaxTX        uint16
+	Key          []byte
+}
+
+// SetRSS steers received frames.
+func (d *Driver) SetRSS(r RSS) error {
+	b := binary.LittleEndian.AppendUint32(nil, r.Types)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(r.Table)-1))
+	b = binary.LittleEndian.AppendUint16(b, r.Unclassified)
+	for _, q := range r.Table {
+		b = binary.LittleEndian.AppendUint16(b, q)
+	}
+	b = binary.LittleEndian.AppendUint16(b, r.MaxTX)
+	b = append(append(b, byte(len(r.Key))), r.Key...)
+	return d.do(virtio.CtrlMQ, virtio.CtrlMQRSSConfig, b)
+}
+
+// SetHash sets what the device hashes for its reports, and with which key.
+func (d *Driver) SetHash(types uint32, key []byte) error {
+	b := append(binary.LittleEndian.AppendUint32(nil, types), make([]byte, 8)...)
+	return d.do(virtio.CtrlMQ, virtio.CtrlMQHashConfig, append(append(b, byte(len(key))), key...))
+}
+
 // SetGuestOffloads switches receive offloads; bits as in virtio.GuestOffloads.
 func (d *Driver) SetGuestOffloads(bits uint64) error {
 	return d.do(virtio.CtrlGuestOffloads, virtio.CtrlGuestOffloadsSet, binary.LittleEndian.AppendUint64(nil, bits))

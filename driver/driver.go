@@ -60,6 +60,11 @@ type deviceConfig struct {
 	status   uint16
 	maxPairs int
 	mtu      uint16
+	speed    uint32
+	duplex   uint8
+	rssKey   int
+	rssTable int
+	hashes   uint32
 }
 
 // Dial connects to a back-end's socket and starts a driver on it.
@@ -98,7 +103,7 @@ func (d *Driver) start() error {
 	if err := d.startRings(); err != nil {
 		return err
 	}
-	if d.cfg.QueuePairs > 1 {
+	if d.cfg.QueuePairs > 1 && d.features.Has(virtio.FeatureMQ) {
 		if err := d.SetQueuePairs(d.cfg.QueuePairs); err != nil {
 			return err
 		}
@@ -155,7 +160,7 @@ func (d *Driver) build() error {
 // controlIndex is where the control queue is: behind all the pairs that the
 // device has with MQ, and behind the first without.
 func (d *Driver) controlIndex() int {
-	if d.features.Has(virtio.FeatureMQ) {
+	if d.features&(virtio.FeatureMQ|virtio.FeatureRSS) != 0 {
 		return 2 * d.config.maxPairs
 	}
 	return 2
@@ -185,6 +190,16 @@ func (d *Driver) MAC() [6]byte { return d.config.mac }
 
 // MTU returns the device's MTU in bytes, 0 without VIRTIO_NET_F_MTU.
 func (d *Driver) MTU() uint16 { return d.config.mtu }
+
+// RSSLimits returns the device's longest key in bytes, its longest indirection
+// table in entries, and its hash types; zeros without RSS and HASH_REPORT.
+func (d *Driver) RSSLimits() (key, table int, types uint32) {
+	return d.config.rssKey, d.config.rssTable, d.config.hashes
+}
+
+// Speed returns the link's speed in Mbit/s and its duplex (1 is full); both have
+// all bits set if unknown, and are zero without VIRTIO_NET_F_SPEED_DUPLEX.
+func (d *Driver) Speed() (speed uint32, duplex uint8) { return d.config.speed, d.config.duplex }
 
 // MaxQueuePairs returns how many queue pairs the device has.
 func (d *Driver) MaxQueuePairs() int { return d.config.maxPairs }

@@ -11,7 +11,7 @@ import (
 
 // wantProtocol is what the driver uses of the vhost-user protocol.
 const wantProtocol = vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolConfig |
-	vhostuser.ProtocolStatus | vhostuser.ProtocolMTU | vhostuser.ProtocolRARP |
+	vhostuser.ProtocolStatus | vhostuser.ProtocolMTU | vhostuser.ProtocolRARP | vhostuser.ProtocolBackendReq |
 	vhostuser.ProtocolConfigureMemSlots | vhostuser.ProtocolResetDevice
 
 // negotiate agrees on features and reads the configuration space.
@@ -71,11 +71,13 @@ func (d *Driver) checkOffer(queues uint64) error {
 	if n == 1 {
 		// A driver of one pair has no use for MQ, and without it the control queue
 		// follows that pair.
-		d.features &^= virtio.FeatureMQ
+		if !d.features.Has(virtio.FeatureRSS) {
+			d.features &^= virtio.FeatureMQ
+		}
 		return nil
 	}
 	switch {
-	case !d.features.Has(virtio.FeatureMQ):
+	case d.features&(virtio.FeatureMQ|virtio.FeatureRSS) == 0:
 		return fmt.Errorf("%w: %d queue pairs, but the device has no VIRTIO_NET_F_MQ", ErrConfig, n)
 	case n > d.config.maxPairs:
 		return fmt.Errorf("%w: %d queue pairs, but the device has %d", ErrConfig, n, d.config.maxPairs)
@@ -89,15 +91,20 @@ func (d *Driver) checkOffer(queues uint64) error {
 func (d *Driver) readConfig() error {
 	d.config.maxPairs = 1
 	if d.protocol&vhostuser.ProtocolConfig == 0 {
-		d.features &^= virtio.FeatureMAC | virtio.FeatureMTU | virtio.FeatureStatus | virtio.FeatureMQ
+		d.features &^= virtio.FeatureMAC | virtio.FeatureMTU | virtio.FeatureStatus | virtio.FeatureMQ |
+			virtio.FeatureRSS | virtio.FeatureHashReport | virtio.FeatureSpeedDuplex
 		return nil
 	}
-	const size = 12 // up to and including mtu
+	const rss = virtio.FeatureRSS | virtio.FeatureHashReport
+	size := uint32(12) // up to and including mtu
+	if d.features&(rss|virtio.FeatureSpeedDuplex) != 0 {
+		size = 24 // and supported_hash_types
+	}
 	b, err := d.fe.GetConfig(0, size)
 	if err != nil {
 		return fmt.Errorf("driver: get config: %w", err)
 	}
-	if len(b) != size {
+	if len(b) != int(size) {
 		return fmt.Errorf("%w: configuration of %d bytes, asked for %d", ErrDevice, len(b), size)
 	}
 	if d.features.Has(virtio.FeatureMAC) {
@@ -106,7 +113,14 @@ func (d *Driver) readConfig() error {
 	if d.features.Has(virtio.FeatureStatus) {
 		d.config.status = binary.LittleEndian.Uint16(b[6:])
 	}
-	if d.features.Has(virtio.FeatureMQ) {
+	if d.features.Has(virtio.FeatureSpeedDuplex) {
+		d.config.speed, d.config.duplex = binary.LittleEndian.Uint32(b[12:]), b[16]
+	}
+	if d.features&rss != 0 {
+		d.config.rssKey, d.config.rssTable = int(b[17]), int(binary.LittleEndian.Uint16(b[18:]))
+		d.config.hashes = binary.LittleEndian.Uint32(b[20:])
+	}
+	if d.features&(virtio.FeatureMQ|virtio.FeatureRSS) != 0 {
 		d.config.maxPairs = int(binary.LittleEndian.Uint16(b[8:]))
 	}
 	if d.features.Has(virtio.FeatureMTU) {

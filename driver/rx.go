@@ -35,6 +35,10 @@ func (p *Packet) Header() (h virtio.NetHeader) {
 	return h
 }
 
+// Hash returns what the device says of the frame's flow: a hash and its type, 0 for
+// none, with VIRTIO_NET_F_HASH_REPORT; else zeros.
+func (p *Packet) Hash() (value uint32, report uint16) { return virtio.Hash(p.hdr) }
+
 // RX is the receive half of a queue pair. One goroutine uses it.
 type RX struct {
 	q            *queue

@@ -26,12 +26,24 @@ func TestNoAllocations(t *testing.T) {
 		}
 		return p
 	}
+	hashed := false
 	run := func(t *testing.T, p port.Port, move func(*driver.Driver) int) {
-		dev := newDevice(t, netdev.Config{}, p)
+		cfg := netdev.Config{}
+		if hashed {
+			cfg.With = hashing
+		}
+		dev := newDevice(t, cfg, p)
 		c, ended := connect(t, dev)
-		d, err := driver.New(c, format(driver.Config{}))
+		d, err := driver.New(c, format(driver.Config{Features: driver.DefaultFeatures | hashing}))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if hashed {
+			rss := rssConfig()
+			rss.Table, rss.Unclassified, rss.MaxTX = []uint16{0, 0}, 0, 1
+			if err := d.SetRSS(rss); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for moved := 0; moved < packets/10; {
 			moved += move(d)
@@ -53,8 +65,9 @@ func TestNoAllocations(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, size := range []int{60, 1514} {
+	for _, size := range []int{60, 1514, 61} {
 		frame := make([]byte, size)
+		hashed = size == 61
 		run(t, open(builtin.Null(1)), func(d *driver.Driver) int {
 			tx := d.Pair(0).TX
 			n := tx.Reclaim()

@@ -126,7 +126,7 @@ func plainHeaders(frames [][]byte, hdr int) {
 // receive has to look.
 func (w *worker) receivePlain() (got int, bytes uint64) {
 	r, s, p := &w.rx, &w.rxs, &w.plain
-	if p.port == nil || w.filter != nil || s.held != 0 || !w.portReady || !p.rx.try() {
+	if p.port == nil || w.filter != nil || w.steer != nil || w.hdrLen > virtio.NetHeaderLen || s.held != 0 || !w.portReady || !p.rx.try() {
 		return 0, 0
 	}
 	if n := len(s.batch.Chains) - s.head; n > 0 {

@@ -97,7 +97,35 @@ func (c *commands) SetQueuePairs(n uint16) error {
 		return fmt.Errorf("netdev: %d queue pairs: want 1 to %d", n, len(d.pairs))
 	}
 	d.guest.pairs = int(n)
-	d.applyPairs()
+	// What is hashed for reports stays; steering is automatic from here on.
+	d.setSteering(d.guest.steer.automatic())
+	return nil
+}
+
+// SetRSS implements [ctrlq.Handler].
+func (c *commands) SetRSS(cfg ctrlq.RSSConfig) error {
+	d, unlock := c.lock()
+	defer unlock()
+	s, err := d.newSteering(cfg.HashConfig)
+	if err != nil {
+		return err
+	}
+	if err := s.setTable(cfg, len(d.pairs), d.cfg.RSSTable); err != nil {
+		return err
+	}
+	d.setSteering(s)
+	return nil
+}
+
+// SetHash implements [ctrlq.Handler].
+func (c *commands) SetHash(cfg ctrlq.HashConfig) error {
+	d, unlock := c.lock()
+	defer unlock()
+	s, err := d.newSteering(cfg)
+	if err != nil {
+		return err
+	}
+	d.setSteering(s)
 	return nil
 }
 

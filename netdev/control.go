@@ -1,6 +1,8 @@
 package netdev
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/ctrlq"
@@ -31,12 +33,13 @@ type controller struct {
 	done     chan struct{}
 
 	ok, bad  count
+	lastErr  atomic.Pointer[error] // why the last command that failed did
 	commands [ctrlClasses][ctrlCommands]count
 }
 
-// Bounds of the command counters: classes up to NOTF_COAL, commands up to
+// Bounds of the command counters: classes up to STATS, commands up to
 // VIRTIO_NET_CTRL_RX_NOBCAST.
-const ctrlClasses, ctrlCommands = 7, 6
+const ctrlClasses, ctrlCommands = 9, 6
 
 func newController(d *Device, c *queueCounters) (*controller, error) {
 	l, err := newLoop()
@@ -149,6 +152,7 @@ func (k *controller) answer(c *vring.Chain, i int) uint32 {
 	res := ctrlq.Dispatch(k.features, (*commands)(k.dev), k.req, k.batch.Writable(i))
 	if res.Err != nil || res.Ack != virtio.CtrlOK {
 		k.bad.add(1)
+		k.lastErr.Store(&res.Err)
 		return res.Written
 	}
 	k.ok.add(1)

@@ -1,6 +1,10 @@
 package netdev
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/vhostnet/vhostnet/virtio"
+)
 
 // dropReason says why a frame did not reach the other side.
 type dropReason uint8
@@ -17,6 +21,7 @@ const (
 	dropFilter                        // receive filter
 	dropBadBuffer                     // receive buffer unusable: readable, or too short for the header
 	dropStopped                       // the ring stopped with the frame in hand
+	dropSteer                         // steered to a queue that takes no frames, or has too many waiting
 	dropReasons
 )
 
@@ -32,6 +37,7 @@ var dropNames = [dropReasons]string{
 	dropFilter:      "filter",
 	dropBadBuffer:   "bad_buffer",
 	dropStopped:     "stopped",
+	dropSteer:       "steer",
 }
 
 // count is a counter with one writer, the ring's worker, and any number of
@@ -47,6 +53,24 @@ func (c *count) add(n uint64) {
 
 func (c *count) load() uint64 { return c.v.Load() }
 
+// offloadCounters count frames whose header asks for something, or says something:
+// others are not counted apart.
+type offloadCounters struct{ valid, partial, gso, gsoBytes count }
+
+// add counts a frame of size bytes without its header.
+func (o *offloadCounters) add(flags, gsoType uint8, size int) {
+	switch {
+	case flags&virtio.NetHdrFNeedsCSum != 0:
+		o.partial.add(1)
+	case flags&virtio.NetHdrFDataValid != 0:
+		o.valid.add(1)
+	}
+	if gsoType != virtio.GSONone {
+		o.gso.add(1)
+		o.gsoBytes.add(uint64(size))
+	}
+}
+
 // queueCounters are the counters of one virtqueue. They live as long as the
 // device: a ring that stops keeps them.
 type queueCounters struct {
@@ -59,6 +83,8 @@ type queueCounters struct {
 	headerFaults   [16]count
 	reasons        [16]count
 	broken         count
+	offloads       offloadCounters
+	handed         count // received frames that another queue of the port had
 	// host and inForce are the limits that the host's engine chose, and those
 	// that are applied, packed.
 	host, inForce atomic.Uint64

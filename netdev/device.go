@@ -11,6 +11,7 @@ import (
 	"github.com/vhostnet/vhostnet/ctrlq"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/vhostuser"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -34,6 +35,7 @@ type Device struct {
 	// it. The control worker does: nothing is posted to it under mu.
 	mu       sync.Mutex
 	features virtio.Features
+	refused  error // what is wrong with the features that were set last
 	proto    vhostuser.ProtocolFeatures
 	status   uint8
 	mem      *guestmem.Map
@@ -46,6 +48,8 @@ type Device struct {
 	online   bool
 	guest    guestState
 	specs    []coalesce.EngineSpec // the host's policy by virtqueue
+	steered  bool                  // the port has been told how to steer
+	steering string                // who steers, for the snapshot
 }
 
 // ringState is what the session knows of a ring.
@@ -68,6 +72,8 @@ type guestState struct {
 	filter   *ctrlq.Filter
 	offloads virtio.Features
 	mac      [6]byte
+	// steer is how received frames are hashed and steered, nil if they are not.
+	steer *steering
 }
 
 var _ vhostuser.Backend = (*Device)(nil)
@@ -103,6 +109,16 @@ func build(cfg Config, p port.Port) (*Device, error) {
 		MAC: cfg.MAC, Status: virtio.NetStatusLinkUp,
 		MaxVirtqueuePairs: uint16(n), MTU: uint16(cfg.MTU),
 	}
+	if cfg.Speed != 0 {
+		// Linux takes 1 for full, as the field's description says; the normative
+		// text has it the other way round.
+		d.config.Speed, d.config.Duplex = uint32(cfg.Speed), 1
+	}
+	if offered&(virtio.FeatureRSS|virtio.FeatureHashReport) != 0 {
+		d.config.RSSMaxKeySize = uint8(cfg.RSSKey)
+		d.config.RSSMaxIndirectionTableLength = uint16(cfg.RSSTable)
+		d.config.SupportedHashTypes = toeplitz.All
+	}
 	for i := range d.rings {
 		d.rings[i].call, d.rings[i].err = -1, -1
 	}
@@ -136,6 +152,12 @@ func build(cfg Config, p port.Port) (*Device, error) {
 	}
 	d.resetGuestLocked()
 	d.idlePort()
+	if p, ok := d.port.(port.LinkState); ok {
+		if err := p.WatchLink(d.linkChanged); err != nil {
+			d.log.Warn("the port's link is not followed", "port", d.port, "error", err)
+		}
+		d.setLinkLocked(p.LinkUp())
+	}
 	return d, nil
 }
 
@@ -169,6 +191,9 @@ func (d *Device) Name() string { return d.cfg.Name }
 // Counters are for the sessions to count in; Snapshot shows them.
 func (d *Device) Counters() *vhostuser.Counters { return &d.sessions }
 
+// Available returns the features that Config.With can add to the offer.
+func (d *Device) Available() virtio.Features { return onRequest &^ d.offered }
+
 // Features implements [vhostuser.Backend].
 func (d *Device) Features() virtio.Features { return d.offered }
 
@@ -195,7 +220,7 @@ func (d *Device) controlIndex() int {
 	if !d.features.Has(virtio.FeatureCtrlVQ) {
 		return -1
 	}
-	if d.features.Has(virtio.FeatureMQ) {
+	if d.features&(virtio.FeatureMQ|virtio.FeatureRSS) != 0 {
 		return 2 * d.cfg.QueuePairs
 	}
 	return 2
@@ -204,12 +229,15 @@ func (d *Device) controlIndex() int {
 // SetFeatures implements [vhostuser.Backend].
 func (d *Device) SetFeatures(f virtio.Features) error {
 	// A front-end that keeps the control queue to itself accepts these without it.
-	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce
-	if err := virtio.CheckDependencies(f &^ kept); err != nil {
-		d.log.Warn("the driver accepted features without what they depend on", "error", err)
-	}
+	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce | virtio.FeatureRSS | virtio.FeatureHashReport
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// Not every front-end asks for an answer, so that a set that is refused is
+	// remembered: no ring starts, and FEATURES_OK does not stick.
+	d.refused = virtio.CheckDependencies(f &^ kept)
+	if d.refused != nil {
+		return fmt.Errorf("netdev: the driver's features: %w", d.refused)
+	}
 	f &^= virtio.FeatureProtocolFeatures
 	if f == d.features {
 		return nil
@@ -228,7 +256,7 @@ func (d *Device) Connected() {
 	defer d.mu.Unlock()
 	d.online = true
 	d.connects++
-	d.features, d.proto, d.status = 0, 0, 0
+	d.features, d.refused, d.proto, d.status = 0, nil, 0, 0
 	d.resetGuestLocked()
 }
 
@@ -250,7 +278,7 @@ func (d *Device) Disconnected() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.channel, d.online = nil, false
-	d.features, d.proto, d.status = 0, 0, 0
+	d.features, d.refused, d.proto, d.status = 0, nil, 0, 0
 	for i := range d.rings {
 		d.rings[i] = ringState{call: -1, err: -1}
 	}
@@ -287,7 +315,12 @@ func (d *Device) GetConfig(off, n uint32) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var b [space]byte
-	d.config.Encode(b[:virtio.NetConfigSize])
+	c := d.config
+	if d.channel == nil {
+		// It would not learn that the link has come up.
+		c.Status |= virtio.NetStatusLinkUp
+	}
+	c.Encode(b[:virtio.NetConfigSize])
 	return b[off : off+n], nil
 }
 
@@ -319,6 +352,9 @@ func (d *Device) SetStatus(s uint8) error {
 func (d *Device) Status() uint8 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.refused != nil {
+		return d.status &^ virtio.StatusFeaturesOK
+	}
 	return d.status
 }
 
@@ -387,6 +423,29 @@ func rarp(hdrLen int, mac [6]byte) []byte {
 	copy(f[22:], mac[:])
 	copy(f[32:], mac[:])
 	return b
+}
+
+// linkChanged follows the port's link.
+func (d *Device) linkChanged() {
+	up := d.port.(port.LinkState).LinkUp()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setLinkLocked(up)
+}
+
+func (d *Device) setLinkLocked(up bool) {
+	old := d.config.Status
+	d.config.Status &^= virtio.NetStatusLinkUp
+	if up {
+		d.config.Status |= virtio.NetStatusLinkUp
+	}
+	if d.config.Status == old {
+		return
+	}
+	d.log.Info("link", "port", d.port, "up", up)
+	if err := d.configChanged(); err != nil {
+		d.log.Warn("front-end was not told of the link", "error", err)
+	}
 }
 
 func (d *Device) configChanged() error {

@@ -3,10 +3,12 @@ package netdev_test
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/vhostnet/vhostnet/driver"
 	"github.com/vhostnet/vhostnet/netdev"
+	"github.com/vhostnet/vhostnet/vhostuser"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -265,4 +267,38 @@ func TestNothingPointsIntoOldMemory(t *testing.T) {
 	if n := r.dev.Pointers(); n != 0 {
 		t.Errorf("%d slices", n)
 	}
+}
+
+// A driver that accepts a feature without what it depends on is refused, with an
+// answer, in the device status, and in that no ring starts; a correct set then
+// works.
+func TestFeatureDependencies(t *testing.T) {
+	p := newFakePort(t, 1)
+	dev := newDevice(t, netdev.Config{}, p)
+	defer func() { _ = dev.Close() }()
+	dev.Connected()
+	const good = virtio.FeatureVersion1 | virtio.FeatureCSum | virtio.FeatureHostTSO4
+	const ok = virtio.StatusAcknowledge | virtio.StatusDriver | virtio.StatusFeaturesOK
+	status := func(f virtio.Features) (uint8, error) {
+		err := dev.SetFeatures(f)
+		if e := dev.SetStatus(ok); e != nil {
+			t.Error(e)
+		}
+		return dev.Status(), err
+	}
+	s, err := status(good &^ virtio.FeatureCSum)
+	if !errors.Is(err, virtio.ErrFeature) || !strings.Contains(err.Error(), "HOST_TSO4 needs VIRTIO_NET_F_CSUM") || s != ok&^virtio.StatusFeaturesOK {
+		t.Errorf("status %#x, %v", s, err)
+	}
+	if err := dev.StartRing(0, vhostuser.RingConfig{Size: 8}, -1); !errors.Is(err, virtio.ErrFeature) {
+		t.Errorf("start: %v", err)
+	}
+	if s, err := status(good); err != nil || s != ok {
+		t.Errorf("status %#x, %v", s, err)
+	}
+	// A front-end that keeps the control queue to itself leaves its bit out.
+	if s, err := status(good | virtio.FeatureGuestAnnounce); err != nil || s != ok {
+		t.Errorf("status %#x, %v", s, err)
+	}
+	dev.Disconnected()
 }

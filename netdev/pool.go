@@ -185,6 +185,12 @@ func (w *worker) move(from, to *runner) {
 			_ = to.take(w)
 		}
 		w.on.Store(to)
+		// Who has roused it where it was did so in vain.
+		_, _ = to.enqueue(func() {
+			if w.at == to.loop {
+				to.heat(w)
+			}
+		})
 		from.placed.Add(-1)
 		to.placed.Add(1)
 	})

@@ -34,6 +34,8 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case d.refused != nil:
+		return fmt.Errorf("netdev: queue %d: the driver's features were refused: %w", i, d.refused)
 	case c.Size > d.cfg.QueueSize:
 		return fmt.Errorf("netdev: queue %d: size %d is above the limit of %d", i, c.Size, d.cfg.QueueSize)
 	case !d.isControl(i) && !d.hasWorker(i):
@@ -74,6 +76,9 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 	r.started, r.size = true, c.Size
 	d.running++
 	d.applyPairs()
+	if d.running == 1 && d.guest.steer != nil {
+		d.applySteering()
+	}
 	return nil
 }
 
@@ -126,6 +131,7 @@ func (d *Device) StopRing(i int) (base uint32, err error) {
 	d.running--
 	d.applyPairs()
 	if d.running == 0 {
+		d.stopForwarding()
 		if p, ok := d.port.(port.Configurer); ok {
 			err = errors.Join(err, p.Reset())
 		}
@@ -269,8 +275,11 @@ func (d *Device) ringEnabled(i int) bool {
 // itself enables and disables rings instead.
 func (d *Device) activePairs() int {
 	at := d.controlIndex()
-	if at < 0 || !d.features.Has(virtio.FeatureMQ) || !d.rings[at].started {
+	if at < 0 || d.features&(virtio.FeatureMQ|virtio.FeatureRSS) == 0 || !d.rings[at].started {
 		return len(d.pairs)
+	}
+	if s := d.guest.steer; s != nil && s.table != nil {
+		return s.pairs
 	}
 	return d.guest.pairs
 }
@@ -297,6 +306,9 @@ func (d *Device) applyPairs() {
 				w.portReady = true
 			}
 			r.enabled = on
+			if r == &w.rx {
+				w.inbox.open(on && r.q != nil)
+			}
 		})
 		if i&1 == 0 && (!on || !d.rings[i].started) {
 			d.activate(i/2, false)

@@ -235,10 +235,23 @@ func (r *runner) heatPolled() {
 	}
 }
 
+// heatRoused makes those hot that others have work for.
+func (r *runner) heatRoused() {
+	for _, w := range r.workers {
+		if w != nil && w.roused.Load() {
+			w.roused.Store(false)
+			r.heat(w)
+		}
+	}
+}
+
 // ready passes an event on.
 func (r *runner) ready(s source, events uint32) {
-	if s.slot < 0 {
-		return // the loop's own
+	if s.slot == own {
+		if s.tag == tagMail {
+			r.heatRoused()
+		}
+		return
 	}
 	if w := r.workers[s.slot]; w != nil {
 		w.ready(s.tag, events)

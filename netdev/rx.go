@@ -8,6 +8,7 @@ import (
 	"github.com/vhostnet/vhostnet/coalesce"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/virtio"
 	"github.com/vhostnet/vhostnet/vring"
 )
@@ -55,16 +56,27 @@ type rxScratch struct {
 	refused int
 	// starved is true when the driver must post buffers before anything moves.
 	starved bool
-	peek    [64]byte
+	// hash is what the header of the present frame says of it, with HASH_REPORT.
+	hash   uint32
+	report uint16
+	peek   [virtio.NetHeaderMax + toeplitz.Look]byte
+}
+
+// prepare makes what a worker needs to receive anything.
+func (s *rxScratch) prepare() {
+	if s.spill == nil {
+		s.iov = make([][]byte, 0, maxSegs+1)
+		s.spill = make([]byte, maxFrame+virtio.NetHeaderMax)
+	}
 }
 
 func (s *rxScratch) start(hdrLen, size int) {
+	s.prepare()
 	if chains := min(size, maxCached) + popAhead; s.batch == nil || cap(s.batch.Chains) < chains {
 		s.batch = vring.NewBatch(chains, maxSegs)
-		s.iov = make([][]byte, 0, maxSegs+1)
-		s.spill = make([]byte, maxFrame+virtio.NetHeaderLen)
 	}
 	s.batch.Reset()
+	s.hash, s.report = 0, 0
 	s.head, s.room, s.calm, s.held, s.heldIn, s.holdUntil, s.refused, s.starved = 0, hdrLen+1518, 0, 0, 0, 0, 0, true
 }
 
@@ -91,7 +103,7 @@ func (w *worker) receive() bool {
 	r, s := &w.rx, &w.rxs
 	var got, bytes uint64
 	slots, tries := 0, 0
-	if s.held == 0 && !w.portReady {
+	if s.held == 0 && !w.portReady && !w.inbox.ready.Load() {
 		return false
 	}
 	r.disableKicks()
@@ -163,7 +175,8 @@ func (w *worker) nextFrame() (int, bool) {
 	if s.held != 0 {
 		return s.held, true
 	}
-	if !w.portReady {
+	handed := w.inbox.ready.Load()
+	if !w.portReady && !handed {
 		return 0, false
 	}
 	room := w.offer(s.room)
@@ -172,6 +185,15 @@ func (w *worker) nextFrame() (int, bool) {
 		return 0, false
 	}
 	s.iov = append(s.iov, s.spill)
+	if handed {
+		if n := w.inbox.pop(s.iov); n > 0 {
+			s.heldIn = min(n, room)
+			return n, true
+		}
+		if !w.portReady {
+			return 0, false
+		}
+	}
 	n, err := w.pq.Recv(s.iov)
 	switch {
 	case err == nil:
@@ -238,7 +260,7 @@ func (w *worker) offer(want int) int {
 			break
 		}
 		s.iov = append(s.iov, s.batch.Writable(i)...)
-		room += int(min(c.WriteLen, uint64(maxFrame+virtio.NetHeaderLen)))
+		room += int(min(c.WriteLen, uint64(maxFrame+virtio.NetHeaderMax)))
 		if !merge {
 			break
 		}
@@ -315,12 +337,15 @@ func (w *worker) deliverFrame(n int) (slots, size int) {
 		w.rx.c.drop(dropFilter, 1)
 		return 0, 0
 	}
+	if w.steer != nil && !w.classify(n) {
+		return 0, 0
+	}
 	used := 0
 	for left, i := n, s.head; left > 0; i++ {
 		left -= int(min(s.batch.Chains[i].WriteLen, uint64(left)))
 		used++
 	}
-	if !w.header(used) {
+	if !w.header(n, used) {
 		if s.refused++; s.refused >= maxRefused {
 			s.refused = 0
 			w.giveBack(used)
@@ -411,9 +436,9 @@ func (w *worker) giveBack(n int) {
 	}
 }
 
-// header completes the virtio-net header in the driver's memory: flags only as
+// header completes the virtio-net header of a frame of n bytes in the driver's memory: flags only as
 // negotiated, num_buffers always (virtio 1.4, "Processing of Incoming Packets").
-func (w *worker) header(used int) bool {
+func (w *worker) header(n, used int) bool {
 	s := &w.rxs
 	first := s.iov[0]
 	split := len(first) < w.hdrLen
@@ -429,9 +454,13 @@ func (w *worker) header(used int) bool {
 			return false
 		}
 		h.Encode(first[:w.hdrLen])
+		w.rx.c.offloads.add(h.Flags, h.GSOType, n-w.hdrLen)
 	}
 	if w.hdrLen >= virtio.NetHeaderLen {
 		binary.LittleEndian.PutUint16(first[10:], uint16(used))
+	}
+	if w.hdrLen > virtio.NetHeaderLen {
+		virtio.PutHash(first, s.hash, s.report)
 	}
 	if split {
 		scatter(s.iov, 0, first[:w.hdrLen])

@@ -60,11 +60,22 @@ type DeviceSnapshot struct {
 	// MTU is the advised MTU in bytes, 0 without VIRTIO_NET_F_MTU.
 	MTU    uint16 `json:"mtu,omitempty"`
 	Status uint8  `json:"device_status"`
+	// LinkUp is the port's link, as the driver sees it.
+	LinkUp bool `json:"link_up"`
+	// Speed is what the driver is told, in Mbit/s, 0 without VIRTIO_NET_F_SPEED_DUPLEX.
+	Speed uint32 `json:"speed,omitempty"`
 	// QueuePairs is what the device has, ActiveQueuePairs what the driver uses.
 	QueuePairs       int `json:"queue_pairs"`
 	ActiveQueuePairs int `json:"active_queue_pairs"`
 	// RingFormat is the kind of the virtqueues, "split" or "packed".
 	RingFormat string `json:"ring_format"`
+	// Steering says how received frames find their queue: "automatic" (by the flow's
+	// last transmit queue, if the port can), "port" (by the driver's indirection
+	// table, in the port) or "device" (the same, and frames that the port has put
+	// elsewhere are handed over).
+	Steering string `json:"steering"`
+	// HashTypes are the hash types in use, as VIRTIO_NET_HASH_TYPE bits.
+	HashTypes uint32 `json:"hash_types,omitempty"`
 	// GuestOffloads are the names of the receive offloads in force.
 	GuestOffloads []string          `json:"guest_offloads"`
 	Control       ControlSnapshot   `json:"control"`
@@ -96,6 +107,8 @@ type FrontEndSnapshot struct {
 type ControlSnapshot struct {
 	OK  uint64 `json:"ok"`
 	Err uint64 `json:"err"`
+	// LastError says why the last command that was refused was.
+	LastError string `json:"last_error,omitempty"`
 	// Commands counts the accepted ones by name, "NOTF_COAL/VQ_SET" for example.
 	Commands map[string]uint64 `json:"commands"`
 }
@@ -136,6 +149,8 @@ type QueueSnapshot struct {
 	Calls           uint64 `json:"calls"`
 	CallsSuppressed uint64 `json:"calls_suppressed"`
 	CallErrors      uint64 `json:"call_errors"`
+	// HandedOver counts received frames that another queue of the port had.
+	HandedOver uint64 `json:"handed_over,omitempty"`
 	// Drops counts lost frames by reason.
 	Drops map[string]uint64 `json:"drops"`
 	// CallReasons counts decisions to notify by the moderator's reason.

@@ -20,9 +20,11 @@ func (d *Device) resetGuestLocked() {
 	for i := range 2 * len(d.pairs) {
 		d.applyLimits(i)
 	}
+	g.steer = nil
 	d.applyFilter()
 	d.applyOffloads()
 	d.applyPairs()
+	d.applySteering()
 	if d.running > 0 {
 		if err := d.configurePort(); err != nil {
 			d.log.Warn("offloads after a reset of the driver", "error", err)

@@ -27,6 +27,8 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		ProtocolFeatures:   d.ProtocolFeatures().Names(),
 		MTU:                d.config.MTU,
 		Status:             d.status,
+		LinkUp:             d.config.Status&virtio.NetStatusLinkUp != 0,
+		Speed:              d.config.Speed,
 		QueuePairs:         len(d.pairs),
 		ActiveQueuePairs:   d.activePairs(),
 		GuestOffloads:      d.guest.offloads.Names(),
@@ -34,6 +36,10 @@ func (d *Device) Snapshot() DeviceSnapshot {
 		Control:            d.control.snapshot(),
 		Filter:             d.filterSnapshot(),
 		Counters:           map[string]uint64{},
+	}
+	s.Steering = d.steering
+	if g := d.guest.steer; g != nil {
+		s.HashTypes = g.types
 	}
 	if p, ok := d.port.(port.IOMethod); ok {
 		s.PortIO = p.IO()
@@ -73,7 +79,8 @@ func (d *Device) queueSnapshot(i int) QueueSnapshot {
 		Index: i, Kind: d.kind(i), Pair: i / 2, Size: r.size, Started: r.started, Enabled: r.enabled,
 		Packets: c.packets.load(), Bytes: c.bytes.load(), Kicks: c.kicks.load(),
 		Calls: c.calls.load(), CallsSuppressed: c.suppressed.load(), CallErrors: c.callErrors.load(),
-		Drops: map[string]uint64{}, CallReasons: map[string]uint64{},
+		HandedOver: c.handed.load(),
+		Drops:      map[string]uint64{}, CallReasons: map[string]uint64{},
 	}
 	if e := c.why.Load(); e != nil {
 		q.Broken = *e
@@ -146,6 +153,9 @@ func (d *Device) filterSnapshot() FilterSnapshot {
 
 func (k *controller) snapshot() ControlSnapshot {
 	s := ControlSnapshot{OK: k.ok.load(), Err: k.bad.load(), Commands: map[string]uint64{}}
+	if e := k.lastErr.Load(); e != nil && *e != nil {
+		s.LastError = (*e).Error()
+	}
 	for class := range k.commands {
 		for cmd := range k.commands[class] {
 			if v := k.commands[class][cmd].load(); v != 0 {

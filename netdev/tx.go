@@ -18,7 +18,7 @@ type txScratch struct {
 	batch *vring.Batch
 	// heads are private copies of the driver's virtio-net headers: what was checked
 	// is what the port gets, whatever the driver does meanwhile.
-	heads [burst][virtio.NetHeaderLen]byte
+	heads [burst][virtio.NetHeaderMax]byte
 	// linear has room for a short frame each.
 	linear [][linearLimit]byte
 	iov    [][]byte
@@ -38,6 +38,8 @@ type fate struct {
 	size   int
 	reason dropReason
 	header virtio.HeaderFault
+	// flags and gso are the header's.
+	flags, gso uint8
 }
 
 func (s *txScratch) start() {
@@ -94,6 +96,9 @@ func (w *worker) transmit() bool {
 			if err == nil {
 				sent++
 				bytes += uint64(f.size)
+				if f.flags|f.gso != 0 {
+					r.c.offloads.add(f.flags, f.gso, f.size)
+				}
 			} else {
 				f.size, f.reason = 0, sendDrop(err)
 			}
@@ -192,7 +197,7 @@ func (w *worker) examine(i, to int) fate {
 			return fate{reason: dropHeader, header: fault}
 		}
 		s.frames[to] = f
-		return fate{size: size}
+		return fate{size: size, flags: f[0][0], gso: f[0][1]}
 	}
 }
 
@@ -240,7 +245,7 @@ func (w *worker) checkTX(head []byte, size int) virtio.HeaderFault {
 
 // receiving tells whether frames flow towards the driver.
 func (w *worker) receiving() bool {
-	return w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil
+	return w.forwards() || w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil
 }
 
 // relieve fires early when the ring is about to have no descriptor left that

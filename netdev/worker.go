@@ -12,6 +12,7 @@ import (
 	"github.com/vhostnet/vhostnet/ctrlq"
 	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/toeplitz"
 	"github.com/vhostnet/vhostnet/virtio"
 	"github.com/vhostnet/vhostnet/vring"
 )
@@ -40,12 +41,14 @@ const (
 )
 
 // worker serves one queue pair. It is run by a runner, whose goroutine everything
-// but on and busy belongs to.
+// but on, busy and roused belongs to.
 type worker struct {
 	// on is the runner, nil before the first and after the last.
 	on atomic.Pointer[runner]
 	// busy is how long, in ns, bursts have taken, in a pool.
 	busy atomic.Int64
+	// roused: another worker has something for this one.
+	roused atomic.Bool
 
 	// at and slot are where events come from, at is nil without a runner; hot and
 	// wake whether and when the worker is to run, counted whether it is among those
@@ -71,6 +74,12 @@ type worker struct {
 	guest  virtio.Features
 	hdrLen int
 	filter *ctrlq.Filter
+	// steer is how received frames are hashed and steered, nil if they are not.
+	steer *steering
+	// forwarding: frames are handed over even if there is no ring of its own.
+	forwarding bool
+	inbox      inbox
+	flow       toeplitz.Flow
 
 	// portReady is true until the port says that it has nothing to read.
 	portReady bool
@@ -157,6 +166,15 @@ func (w *worker) stop() {
 	}
 }
 
+// rouse makes the worker run. Any goroutine may call it that keeps the worker from
+// being stopped.
+func (w *worker) rouse() {
+	if r := w.on.Load(); r != nil {
+		w.roused.Store(true)
+		r.wake()
+	}
+}
+
 // source is an event source of the worker's.
 func (w *worker) source(tag int32) source { return source{tag, w.slot} }
 
@@ -231,6 +249,8 @@ func (w *worker) bursts() bool {
 	if w.rx.live() && w.rx.enabled && w.rx.q.Broken() == nil {
 		w.current = &w.rx
 		moved = w.receive() || moved
+	} else if w.forwards() {
+		moved = w.forward() || moved
 	}
 	if w.rx.deadline|w.rx.tick|w.tx.deadline|w.tx.tick != 0 {
 		now := nanotime()
@@ -376,6 +396,7 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 	if r == &w.rx {
 		w.rxs.start(w.hdrLen, q.Size())
 		w.portReady = true
+		w.inbox.open(r.enabled)
 	} else {
 		w.txs.start()
 		w.txBlocked = false
@@ -389,6 +410,9 @@ func (w *worker) detach(index int) uint32 {
 	r := w.ringFor(index)
 	if r.q == nil {
 		return 0
+	}
+	if r == &w.rx {
+		w.inbox.open(false)
 	}
 	w.settle(r)
 	if r.kick >= 0 {

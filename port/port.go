@@ -106,7 +106,7 @@ type Counter interface {
 
 // Configurer is a port that follows what the driver has accepted.
 type Configurer interface {
-	// Configure sets the size of the virtio-net header, 10 or 12 bytes, and the
+	// Configure sets the size of the virtio-net header, 10, 12 or 20 bytes, and the
 	// GUEST_* offloads that the driver takes. It is called when the first
 	// virtqueue starts and when the driver changes its offloads.
 	Configure(hdrLen int, guest virtio.Features) error
@@ -127,13 +127,35 @@ type MTUSetter interface {
 	SetMTU(mtu int) error
 }
 
+// Steering says to which queue a received frame belongs: to the one that Table
+// has at the frame's Toeplitz hash modulo its length, which is a power of two, or to
+// Unclassified if the frame has nothing of Types to hash.
+type Steering struct {
+	Types        uint32 // as in virtio: VIRTIO_NET_HASH_TYPE
+	Key          []byte
+	Table        []uint16
+	Unclassified uint16
+}
+
+// Steerer is a port that can put received frames onto queues by their hash.
+type Steerer interface {
+	// Steer begins to steer like that, or goes back to what it does by itself with
+	// nil. It may put some frames elsewhere; the device puts them right. The
+	// slices may be kept.
+	Steer(s *Steering) error
+}
+
 // IOMethod is a port that can move frames in more than one way.
 type IOMethod interface {
 	// IO is the name of the one in use.
 	IO() string
 }
 
-// LinkState is a port that knows whether its link is up.
+// LinkState is a port that knows whether its link is up, and tells of changes.
 type LinkState interface {
 	LinkUp() bool
+	// WatchLink calls changed, from a goroutine of the port's, whenever LinkUp may
+	// return something else than before, until the port is closed; a call that has
+	// begun by then may still go on. It is called once.
+	WatchLink(changed func()) error
 }

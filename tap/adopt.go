@@ -30,6 +30,9 @@ func Adopt(fds []int, o Options) (*Port, error) {
 		for _, q := range p.queues {
 			q.single()
 		}
+		if p.events != nil {
+			p.events.Close()
+		}
 		if p.nl != nil {
 			p.nl.Close()
 		}
@@ -64,6 +67,9 @@ func (p *Port) adopt(fds []int, how IO) error {
 	err := unix.Stat("/proc/thread-self/ns/net", &st)
 	if err == nil {
 		p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	}
+	if err == nil {
+		p.events, err = subscribe()
 	}
 	if err != nil {
 		return err

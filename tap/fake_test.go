@@ -255,7 +255,7 @@ func TestRecvRoom(t *testing.T) {
 		{1526, 112, 112, "readv", 2, true},
 		{72, 0, 1, "readv", 1, true},
 		{1526, 1530, 512, "readv", 4, false},
-		{65562, frameRoom + 2, 32786, "readv", 2, false},
+		{65562, frameRoom + 2, 32790, "readv", 2, false},
 		{1023, 1023, 1, "readv", 1024, false},
 		{1024, 1023, 1, "readv", 1024, true},
 		{1024, 1024, 1, "read", 0, false},

@@ -52,8 +52,8 @@ func testFrames(t *testing.T, how IO) {
 			}
 		}
 	}
-	if err := p.Configure(20, 0); err == nil {
-		t.Error("a header of 20 bytes is taken")
+	if err := p.Configure(16, 0); err == nil {
+		t.Error("a header of 16 bytes is taken")
 	}
 }
 

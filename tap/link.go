@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -104,6 +106,43 @@ func (p *Port) MTU() (int, error) {
 		return 0, fmt.Errorf("tap: MTU of %s: %w", p.name, err)
 	}
 	return mtu, nil
+}
+
+// WatchLink implements [port.LinkState]. An interface that is in another
+// namespace, or is moved to one, says nothing.
+func (p *Port) WatchLink(changed func()) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return net.ErrClosed
+	}
+	index := 0
+	if now := namespaceOf(p.queues[0].fd); now == 0 || now == p.namespace {
+		if l, err := findTAP(p.nl, p.name); err == nil {
+			index = l.Index
+		}
+	}
+	go func() {
+		for {
+			msgs, _, err := p.events.Receive()
+			switch {
+			case errors.Is(err, os.ErrClosed):
+				return
+			case errors.Is(err, unix.ENOBUFS):
+				changed() // some were lost
+				continue
+			case err != nil:
+				return
+			}
+			for _, m := range msgs {
+				if len(m.Data) >= unix.SizeofIfInfomsg && int(nl.DeserializeIfInfomsg(m.Data).Index) == index {
+					changed()
+					break
+				}
+			}
+		}
+	}()
+	return nil
 }
 
 // LinkUp tells whether the interface is set up (IFF_UP). It asks the kernel and

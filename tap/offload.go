@@ -71,7 +71,7 @@ func probe(fd int) (virtio.Features, error) {
 	return found, setOffload(fd, 0)
 }
 
-// setHeader sets the size of the virtio-net header, 10 or 12 bytes, and its
+// setHeader sets the size of the virtio-net header, 10, 12 or 20 bytes, and its
 // byte order, and reads both back.
 func (p *Port) setHeader(fd, size int) error {
 	for _, s := range []struct {
@@ -96,13 +96,13 @@ func (p *Port) setHeader(fd, size int) error {
 	return nil
 }
 
-// Configure starts the port for a driver: the header has hdrLen bytes (10 or
-// 12), and the offloads towards the driver are those of its GUEST_* features.
+// Configure starts the port for a driver: the header has hdrLen bytes (10, 12
+// or 20), and the offloads towards the driver are those of its GUEST_* features.
 // Frames that the host sent before the port was started are thrown away. It may
 // be called again while the port runs, when the driver changes its offloads;
 // frames that lie in the queues are thrown away then if an offload went.
 func (p *Port) Configure(hdrLen int, guest virtio.Features) error {
-	if hdrLen != virtio.NetHeaderLenLegacy && hdrLen != virtio.NetHeaderLen {
+	if hdrLen != virtio.NetHeaderLenLegacy && hdrLen != virtio.NetHeaderLen && hdrLen != virtio.NetHeaderLenHash {
 		return fmt.Errorf("tap: configure %s: header of %d bytes is not supported", p.name, hdrLen)
 	}
 	guest &= p.offloads & (guestBase | guestUSO)
@@ -158,7 +158,7 @@ func (p *Port) reset() error {
 // drain throws away what lies in the queues. It uses memory of its own, since
 // workers may be reading at the same time.
 func (p *Port) drain() {
-	var sink [virtio.NetHeaderLen]byte
+	var sink [virtio.NetHeaderMax]byte
 	for _, q := range p.queues {
 		for range drainLimit {
 			if _, errno := q.sys.read(q.fd, sink[:]); errno != 0 && errno != unix.EINTR {

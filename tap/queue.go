@@ -17,7 +17,7 @@ const (
 	// frameRoom is the largest frame that a TAP can hand over, header included:
 	// the 65535 bytes of a segmented IP packet (tun does not raise the kernel's
 	// default gso_max_size), its Ethernet header, and two VLAN tags.
-	frameRoom = virtio.NetHeaderLen + 65535 + 14 + 2*4
+	frameRoom = virtio.NetHeaderMax + 65535 + 14 + 2*4
 )
 
 // layer is the system calls of the datapath; tests put their own below a queue.

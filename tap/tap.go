@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/vhostnet/vhostnet/internal/uring"
@@ -57,13 +58,18 @@ type Port struct {
 	batches   bool
 	offloads  virtio.Features
 	nl        *netlink.Handle
-	namespace uint64 // inode of the namespace of nl, 0 if unknown
+	events    *nl.NetlinkSocket // changes of links in that namespace
+	namespace uint64            // inode of the namespace of nl, 0 if unknown
 
 	mu     sync.Mutex // guards what follows, and active of each queue
 	closed bool
 	// guest is what the TAP may do towards the driver, hdrLen the header's size.
 	guest  virtio.Features
 	hdrLen int
+	// order are the attached queues by their index in the kernel, steering what
+	// puts frames on them, nil if the kernel does it by itself.
+	order    []int
+	steering *steering
 	// fresh is true until Configure has been called after Open or Reset.
 	fresh bool
 }
@@ -75,6 +81,7 @@ var (
 	_ port.MTUSetter      = (*Port)(nil)
 	_ port.LinkState      = (*Port)(nil)
 	_ port.IOMethod       = (*Port)(nil)
+	_ port.Steerer        = (*Port)(nil)
 )
 
 // Open attaches to the TAP of that name in the calling thread's network
@@ -95,11 +102,16 @@ func Open(name string, o Options) (*Port, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, failed("open netlink socket for", name, err)
 	}
-	p := &Port{name: name, nl: nl, fresh: true}
+	events, err := subscribe()
+	if err != nil {
+		handle.Close()
+		return nil, failed("open netlink socket for", name, err)
+	}
+	p := &Port{name: name, nl: handle, events: events, fresh: true}
 	if err := p.open(o); err != nil {
 		p.release()
 		return nil, err
@@ -130,6 +142,7 @@ func (p *Port) open(o Options) error {
 			return err
 		}
 		p.name = name // the kernel has filled in a pattern such as "vn%d"
+		p.order = append(p.order, len(p.queues))
 		p.queues = append(p.queues, newQueue(kernel{}, nil, fd))
 	}
 	if err := p.startBatches(o.IO); err != nil {
@@ -152,6 +165,12 @@ func (p *Port) open(o Options) error {
 		return failed("set header size of", p.name, err)
 	}
 	return nil
+}
+
+// subscribe opens a socket that tells of changes of the links in the thread's
+// namespace.
+func subscribe() (*nl.NetlinkSocket, error) {
+	return nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 }
 
 // startBatches gives each queue an io_uring, or none to any of them.
@@ -231,7 +250,7 @@ func (p *Port) Close() error {
 	}
 	p.closed = true
 	// A persistent TAP must not keep what this guest accepted.
-	err := p.reset()
+	err := errors.Join(p.unsteer(), p.reset())
 	if errors.Is(err, unix.EBADFD) {
 		err = nil // the interface was deleted; nothing is left to reset
 	}
@@ -243,6 +262,7 @@ func (p *Port) release() error {
 	for _, q := range p.queues {
 		err = errors.Join(err, q.close(), unix.Close(q.fd))
 	}
+	p.events.Close()
 	p.nl.Close()
 	return err
 }
@@ -271,5 +291,9 @@ func (p *Port) SetActive(i int, on bool) error {
 	}
 	q.active = on
 	q.era.Add(1)
+	p.order = move(p.order, i, on)
+	if p.steering != nil {
+		return p.steering.refresh(p.order)
+	}
 	return nil
 }

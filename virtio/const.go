@@ -63,6 +63,8 @@ const (
 	CtrlVLANDel      = 1
 	CtrlAnnounceAck  = 0
 	CtrlMQVQPairsSet = 0
+	CtrlMQRSSConfig  = 1
+	CtrlMQHashConfig = 2
 
 	CtrlGuestOffloadsSet = 0
 
@@ -70,6 +72,23 @@ const (
 	CtrlNotfCoalRXSet = 1
 	CtrlNotfCoalVQSet = 2
 	CtrlNotfCoalVQGet = 3
+
+	CtrlStatsQuery = 0
+	CtrlStatsGet   = 1
+)
+
+// Types of statistics, as bit numbers in a bitmap and as they stand in a reply
+// (virtio 1.4, "Device Statistics").
+const (
+	StatsRXBasic = 0
+	StatsRXCSum  = 1
+	StatsRXGSO   = 2
+	StatsRXSpeed = 3
+	StatsTXBasic = 16
+	StatsTXCSum  = 17
+	StatsTXGSO   = 18
+	StatsTXSpeed = 19
+	StatsCVQ     = 32
 )
 
 // Answers to control commands.
@@ -85,9 +104,11 @@ var ctrlNames = map[[2]uint8]string{
 	{CtrlMAC, CtrlMACTableSet}: "MAC/TABLE_SET", {CtrlMAC, CtrlMACAddrSet}: "MAC/ADDR_SET",
 	{CtrlVLAN, CtrlVLANAdd}: "VLAN/ADD", {CtrlVLAN, CtrlVLANDel}: "VLAN/DEL",
 	{CtrlAnnounce, CtrlAnnounceAck}: "ANNOUNCE/ACK", {CtrlMQ, CtrlMQVQPairsSet}: "MQ/VQ_PAIRS_SET",
+	{CtrlMQ, CtrlMQRSSConfig}: "MQ/RSS_CONFIG", {CtrlMQ, CtrlMQHashConfig}: "MQ/HASH_CONFIG",
 	{CtrlGuestOffloads, CtrlGuestOffloadsSet}: "GUEST_OFFLOADS/SET",
 	{CtrlNotfCoal, CtrlNotfCoalTXSet}:         "NOTF_COAL/TX_SET", {CtrlNotfCoal, CtrlNotfCoalRXSet}: "NOTF_COAL/RX_SET",
 	{CtrlNotfCoal, CtrlNotfCoalVQSet}: "NOTF_COAL/VQ_SET", {CtrlNotfCoal, CtrlNotfCoalVQGet}: "NOTF_COAL/VQ_GET",
+	{CtrlStats, CtrlStatsQuery}: "STATS/QUERY", {CtrlStats, CtrlStatsGet}: "STATS/GET",
 }
 
 // CtrlName returns the name of a control command, "NOTF_COAL/VQ_SET" for example,

@@ -180,6 +180,28 @@ var dependencies = [...]Dependency{
 	{FeatureRSCExt, FeatureHostTSO4 | FeatureHostTSO6},
 }
 
+// Dependencies returns the dependencies of one feature, nil if it has none.
+func Dependencies(f Features) []Dependency {
+	var list []Dependency
+	for _, d := range dependencies {
+		if d.Feature == f {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// Named is the set of all features that have a name.
+func Named() Features {
+	var f Features
+	for n, name := range featureNames {
+		if name != "" {
+			f |= 1 << n
+		}
+	}
+	return f
+}
+
 // Missing returns the dependencies that f does not meet.
 func (f Features) Missing() []Dependency {
 	var missing []Dependency

@@ -8,11 +8,18 @@ const (
 	NetHeaderLenLegacy = 10
 	// NetHeaderLen is the size with VERSION_1 or MRG_RXBUF.
 	NetHeaderLen = 12
+	// NetHeaderLenHash is the size with HASH_REPORT.
+	NetHeaderLenHash = 20
+	// NetHeaderMax is the largest size that there is.
+	NetHeaderMax = NetHeaderLenHash
 )
 
 // NetHeaderSize returns the size of the header with the features f negotiated:
-// 10 bytes without VERSION_1 and MRG_RXBUF, else 12.
+// 20 bytes with HASH_REPORT, 10 without it, VERSION_1 and MRG_RXBUF, else 12.
 func NetHeaderSize(f Features) int {
+	if f.Has(FeatureHashReport) {
+		return NetHeaderLenHash
+	}
 	if f&(FeatureVersion1|FeatureMrgRxBuf) == 0 {
 		return NetHeaderLenLegacy
 	}
@@ -62,6 +69,21 @@ func (h *NetHeader) Encode(b []byte) {
 	if len(b) >= NetHeaderLen {
 		binary.LittleEndian.PutUint16(b[10:], h.NumBuffers)
 	}
+}
+
+// PutHash writes hash_value and hash_report behind the header in b, which has at
+// least 20 bytes.
+func PutHash(b []byte, value uint32, report uint16) {
+	binary.LittleEndian.PutUint64(b[NetHeaderLen:], uint64(value)|uint64(report)<<32)
+}
+
+// Hash reads hash_value and hash_report, which are zero if b has less than 20 bytes.
+func Hash(b []byte) (value uint32, report uint16) {
+	if len(b) < NetHeaderLenHash {
+		return 0, 0
+	}
+	w := binary.LittleEndian.Uint64(b[NetHeaderLen:])
+	return uint32(w), uint16(w >> 32)
 }
 
 // HeaderFault is what is wrong with a header. The zero value is none.

@@ -16,7 +16,8 @@ const (
 func TestNetHeaderSize(t *testing.T) {
 	for f, want := range map[Features]int{
 		0: 10, FeatureCSum: 10, FeatureVersion1: 12, FeatureMrgRxBuf: 12, FeatureVersion1 | FeatureMrgRxBuf: 12,
-		allFeatures &^ (FeatureVersion1 | FeatureMrgRxBuf): 10,
+		allFeatures &^ (FeatureVersion1 | FeatureMrgRxBuf | FeatureHashReport): 10,
+		FeatureHashReport: 20, FeatureHashReport | FeatureVersion1 | FeatureMrgRxBuf: 20,
 	} {
 		if got := NetHeaderSize(f); got != want {
 			t.Errorf("%s: %d bytes", f, got)
@@ -49,6 +50,21 @@ func TestNetHeaderLayout(t *testing.T) {
 		if got != back {
 			t.Errorf("%d bytes: decoded %+v", n, got)
 		}
+	}
+}
+
+// hash_value at 12, hash_report at 16, padding at 18.
+func TestHashLayout(t *testing.T) {
+	b := bytes.Repeat([]byte{0xee}, NetHeaderLenHash+1)
+	PutHash(b, 0x44332211, 9)
+	if want := []byte{0x11, 0x22, 0x33, 0x44, 9, 0, 0, 0, 0xee}; !bytes.Equal(b[12:], want) || b[11] != 0xee {
+		t.Errorf("% x", b)
+	}
+	if v, r := Hash(b); v != 0x44332211 || r != 9 {
+		t.Errorf("%#x, %d", v, r)
+	}
+	if v, r := Hash(b[:19]); v != 0 || r != 0 {
+		t.Errorf("of a short header: %#x, %d", v, r)
 	}
 }
 

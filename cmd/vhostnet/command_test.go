@@ -52,7 +52,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"serve", "--help"}, []string{
 			"--socket-path=PATH", "--fd=N", "--client", "--port=KIND:ARGS", "--queue-pairs=N", "--queue-size=N", "--mac=ADDRESS",
 			"--mtu=BYTES", "--features", "--rx-coalesce=USECS/FRAMES", "--tx-coalesce", "--coalesce-strict", "--rx-moderation=ENGINE", "--trace=FILE", "--api=ADDRESS",
-			"--log-level", "--log-format", "--print-capabilities", "1 (default) to 127", "microseconds", "SIGTERM", "Exit code", "qemu-system-x86_64",
+			"--log-level", "--log-format", "--print-capabilities", "--print-features", "1 (default) to 127", "microseconds", "SIGTERM", "Exit code", "qemu-system-x86_64",
 		}},
 		{[]string{"tap", "create", "--help"}, []string{"<name>", "--queues=N", "--owner=USER", "--group=GROUP", "CAP_NET_ADMIN"}},
 		{[]string{"tap", "delete", "--help"}, []string{"<name>"}},
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"nothing", nil, exitUsage, []string{"--socket-path", "--help"}},
+		{"nothing", nil, exitUsage, []string{"--socket-path", "--fd", "--help"}},
 		{"unknown flag", []string{s, "--speed=9"}, exitUsage, []string{"--speed"}},
 		{"unknown command", []string{"server"}, exitUsage, []string{"server"}},
 		{"client without path", []string{"--fd=3", "--client"}, exitUsage, []string{"--client", "--socket-path"}},
@@ -105,7 +105,8 @@ func TestErrors(t *testing.T) {
 		{"no pairs", []string{s, "--queue-pairs=0"}, exitUsage, []string{"1 to 127"}},
 		{"queue size", []string{s, "--queue-size=100"}, exitUsage, []string{"power of two"}},
 		{"mtu", []string{s, "--mtu=67"}, exitUsage, []string{"68 to 65535"}},
-		{"feature", []string{s, "--features=+hash_report"}, exitUsage, []string{"VIRTIO_NET_F_HASH_REPORT"}},
+		{"speed", []string{s, "--link-speed=-1"}, exitUsage, []string{"1 to 2147483647"}},
+		{"feature", []string{s, "--features=+rsc_ext"}, exitUsage, []string{"VIRTIO_NET_F_RSC_EXT"}},
 		{"socket directory", []string{"--socket-path=" + filepath.Join(dir, "none", "s")}, exitFailed, []string{"directory"}},
 		{"socket is a file", []string{"--socket-path=" + file}, exitFailed, []string{file, "not a socket"}},
 		{"socket path length", []string{"--socket-path=" + filepath.Join(dir, strings.Repeat("x", 108))}, exitUsage, []string{"1 to 107"}},
@@ -244,6 +245,44 @@ func TestFeatures(t *testing.T) {
 		if err := e.parse("-" + name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// --print-features has a line for each bit with a name, and says what the flags
+// make of it.
+func TestPrintFeatures(t *testing.T) {
+	table := func(args ...string) map[string][]string {
+		code, out, errs := inProcess(t, append([]string{"serve", "--print-features"}, args...)...)
+		if code != exitOK || errs != "" {
+			t.Fatalf("%v: exit code %d, %q", args, code, errs)
+		}
+		rows := map[string][]string{}
+		for line := range strings.Lines(out) {
+			f := strings.Fields(strings.ReplaceAll(line, "on request", "on-request"))
+			rows[f[1]] = f
+		}
+		return rows
+	}
+	plain, edited := table(), table("--queue-pairs=2", "--mtu=9000", "--features=-ctrl_vq,-indirect_desc")
+	for name, want := range map[string][2]string{
+		"VIRTIO_F_VERSION_1":     {"yes", "yes"},
+		"VIRTIO_F_INDIRECT_DESC": {"yes", "no"},
+		"VIRTIO_NET_F_CTRL_VQ":   {"yes", "no"},
+		"VIRTIO_NET_F_NOTF_COAL": {"yes", "no"}, // goes with CTRL_VQ
+		"VIRTIO_NET_F_MQ":        {"no", "no"},
+		"VIRTIO_NET_F_MTU":       {"no", "yes"},
+		"VIRTIO_F_RING_RESET":    {"no", "no"},
+	} {
+		if plain[name] == nil || edited[name] == nil || plain[name][2] != want[0] || edited[name][2] != want[1] {
+			t.Errorf("%s: %v and %v, want %v", name, plain[name], edited[name], want)
+		}
+	}
+	if got := strings.Join(plain["VIRTIO_NET_F_HOST_ECN"], " "); got != "13 VIRTIO_NET_F_HOST_ECN yes VIRTIO_NET_F_HOST_TSO4 or VIRTIO_NET_F_HOST_TSO6" {
+		t.Error(got)
+	}
+	if code, _, errs := inProcess(t, "serve", "--print-features", "--features=+mq,-ctrl_vq", "--queue-pairs=2"); code != exitUsage ||
+		!strings.Contains(errs, "VIRTIO_NET_F_MQ needs VIRTIO_NET_F_CTRL_VQ, which is not on offer") {
+		t.Errorf("exit code %d, %q", code, errs)
 	}
 }
 

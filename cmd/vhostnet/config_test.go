@@ -203,7 +203,7 @@ func TestDeviceCommands(t *testing.T) {
 		{"status 404", []string{"remove", "b"}},
 		{"status 409", []string{"add", "--name=a", "--socket-path", s.path("c")}},
 		{"status 400", []string{"add", "--name=c", "--socket-path", s.path("c"), "--port=bridge:br0"}},
-		{"status 400", []string{"add", "--name=c", "--socket-path", s.path("c"), "--features=+hash_report"}},
+		{"status 400", []string{"add", "--name=c", "--socket-path", s.path("c"), "--features=+hash_tunnel"}},
 		{"status 500", []string{"add", "--name=c", "--socket-path", s.path("a")}},
 	} {
 		code, _, errs := inProcess(t, append([]string{"device", c.args[0], "--api", s.address()}, c.args[1:]...)...)

@@ -20,6 +20,9 @@ type deviceFlags struct {
 	MAC            mac         `name:"mac" placeholder:"ADDRESS" group:"device" help:"Ethernet address to offer to the driver, as 52:54:00:12:34:56; without it the driver chooses one." toml:"mac" json:"mac,omitzero"`
 	MTU            int         `name:"mtu" placeholder:"BYTES" group:"device" help:"MTU to advise to the driver and to set on a TAP, 68 to 65535 bytes; without it none is advised." toml:"mtu" json:"mtu,omitzero"`
 	Features       featureEdit `placeholder:"+NAME,-NAME" group:"device" help:"Features to take out of the offer (-NAME) or to insist on (+NAME: an error if the device cannot have it). Names as in \"vhostnet features\", with or without VIRTIO_NET_F_, in any case." toml:"features" json:"features,omitzero"`
+	Speed          int         `name:"link-speed" placeholder:"MBITS" group:"device" help:"Link speed to tell the driver, 1 to 2147483647 Mbit/s, with full duplex; without it the driver is told none. It limits nothing." toml:"link-speed" json:"link-speed,omitzero"`
+	RSSTable       int         `name:"rss-table" placeholder:"N" group:"device" help:"With --features +rss: the longest indirection table, a power of two from 128 (default) to 32768 entries. Older Linux drivers take no more than 128." toml:"rss-table" json:"rss-table,omitzero"`
+	RSSKey         int         `name:"rss-key" placeholder:"BYTES" group:"device" help:"With --features +rss or +hash_report: the longest hash key, 40 (default) to 255 bytes. Older Linux drivers take no more than 40." toml:"rss-key" json:"rss-key,omitzero"`
 	RXCoalesce     limits      `name:"rx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"Hold receive notifications back for up to USECS microseconds (0 to 1000000) or FRAMES frames (0 to 32768), whichever comes first; 0 microseconds, or less than 2 frames, notify after every frame. Default 0/0. What the guest sets is a ceiling." toml:"rx-coalesce" json:"rx-coalesce,omitzero"`
 	TXCoalesce     limits      `name:"tx-coalesce" placeholder:"USECS/FRAMES" group:"moderation" help:"The same for transmit completions. Default 0/0." toml:"tx-coalesce" json:"tx-coalesce,omitzero"`
 	RXModeration   engine      `name:"rx-moderation" placeholder:"ENGINE" group:"moderation" help:"Who chooses the limits of receive queues instead: off, fixed:USECS/FRAMES (the same as --rx-coalesce), net-dim[:eqe|cqe][:U,F_U,F_U,F_U,F_U,F] (hill climbing on throughput, as the Linux kernel does it for its drivers), rdma-dim (on frames per notification), adaptive[:max-latency=USECS] (from what the device sees of the driver). Default off, which leaves it to the guest." toml:"rx-moderation" json:"rx-moderation,omitzero"`
@@ -94,6 +97,9 @@ func (f *deviceFlags) open(log *slog.Logger, pool *netdev.Pool, t *traceFile) (*
 		QueueSize:  f.QueueSize,
 		MAC:        f.MAC,
 		MTU:        f.MTU,
+		Speed:      f.Speed,
+		RSSTable:   f.RSSTable,
+		RSSKey:     f.RSSKey,
 		Strict:     f.CoalesceStrict,
 		With:       f.Features.with,
 		Without:    f.Features.without,

@@ -17,12 +17,14 @@ import (
 
 // serveCmd serves one device.
 type serveCmd struct {
-	SocketPath string `name:"socket-path" xor:"socket" required:"" placeholder:"PATH" group:"socket" help:"The vhost-user Unix socket, 1 to 107 bytes. vhostnet listens there and serves one front-end after the other; a socket file that a dead process left is replaced."`
-	FD         *int   `name:"fd" xor:"socket" required:"" placeholder:"N" group:"socket" help:"An inherited descriptor: a listening vhost-user socket, or one that is connected; vhostnet then ends with the connection."`
-	Config     string `name:"config" xor:"socket" required:"" placeholder:"FILE" group:"socket" help:"Serve the devices that a TOML file describes instead of the one that flags describe: a table [[device]] for each, whose keys are the names of the flags for the front-end's socket, the device and its moderation. SIGHUP reads it again. Devices can then also be added and removed over the API, with vhostnet device for example."`
+	SocketPath string `name:"socket-path" xor:"socket" placeholder:"PATH" group:"socket" help:"The vhost-user Unix socket, 1 to 107 bytes. vhostnet listens there and serves one front-end after the other; a socket file that a dead process left is replaced."`
+	FD         *int   `name:"fd" xor:"socket" placeholder:"N" group:"socket" help:"An inherited descriptor: a listening vhost-user socket, or one that is connected; vhostnet then ends with the connection."`
+	Config     string `name:"config" xor:"socket" placeholder:"FILE" group:"socket" help:"Serve the devices that a TOML file describes instead of the one that flags describe: a table [[device]] for each, whose keys are the names of the flags for the front-end's socket, the device and its moderation. SIGHUP reads it again. Devices can then also be added and removed over the API, with vhostnet device for example."`
 	Client     bool   `group:"socket" help:"Connect to --socket-path, where the front-end listens, instead of listening; retry until it is there, and again after it has gone."`
 
 	PrintCapabilities bool `help:"Print the back-end's capabilities in JSON as QEMU's back-end program conventions define them, ignore everything else, and exit."`
+
+	PrintFeatures bool `help:"Print the feature bits that a device with these options has, one a line: number, name, whether it is offered (yes, no, or \"on request\" with --features +NAME), and what it needs. Then exit."`
 
 	deviceFlags
 
@@ -62,8 +64,17 @@ Example of a file for --config:
 A device that cannot be opened or served is shown as failed by the API and does not touch the others; SIGHUP tries it again. When the file is read again, devices whose tables are the same are left alone, those that were added over the API too; a file with an error changes nothing. fd, and tap-fd as a port, are good in a file that is read at the start only.`
 }
 
+// errNoSocket is what is wrong with a command line that only says what to serve.
+var errNoSocket = usageError{fmt.Errorf("no socket: want --socket-path with 1 to %d bytes, --fd or --config", maxPath)}
+
 // Run serves until the signal, or until a connection given with --fd ends.
 func (c *serveCmd) Run(env environment) error {
+	switch {
+	case c.PrintFeatures:
+		return c.printFeatures(env.stdout)
+	case c.SocketPath == "" && c.FD == nil && c.Config == "":
+		return errNoSocket
+	}
 	log, err := c.logger(env.stderr)
 	if err != nil {
 		return err

@@ -69,8 +69,6 @@ func TestServeDefaults(t *testing.T) {
 // what was expected.
 func TestRefusedCommandLines(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "--socket-path"},
-		{"serve", "--fd"},
 		{"--socket-path=/s --fd=3", "can't be used together"},
 		{"--fd=x", "--fd"},
 		{"--socket-path=/s --no-such-flag", "--no-such-flag"},

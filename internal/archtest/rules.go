@@ -33,6 +33,11 @@ var rules = map[string]rule{
 		not: pure("the vocabulary is shared by device and driver: it has no state, clock or file descriptor"),
 	},
 
+	"toeplitz": {
+		why: "a hash is of bytes: whose frames they are, and where the hash sends them, is for the device",
+		not: pure("a hash depends on its arguments alone"),
+	},
+
 	// Mechanism.
 	"guestmem": {why: "shared memory is bytes and addresses: what they mean is for the packages above"},
 	"coalesce": {
@@ -68,12 +73,12 @@ var rules = map[string]rule{
 	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
 	"port/builtin": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
 	"port/vswitch": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
-	"tap":          {ours: []string{"port", "virtio", "guestmem", "internal/uring"}, why: "a port knows neither its device nor other ports"},
+	"tap":          {ours: []string{"port", "virtio", "guestmem", "toeplitz", "internal/uring"}, why: "a port knows neither its device nor other ports"},
 	"vhostuser":    {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
 
 	// Device and driver.
 	"netdev": {
-		ours: []string{"virtio", "guestmem", "vring", "coalesce", "ctrlq", "port", "vhostuser", "internal/prefetch"},
+		ours: []string{"virtio", "guestmem", "vring", "coalesce", "ctrlq", "port", "toeplitz", "vhostuser", "internal/prefetch"},
 		why:  "the device knows its host side as a port.Port only, and nothing of who watches it",
 	},
 	"driver": {

@@ -101,7 +101,7 @@ func (b *base) Close() error               { return nil }
 type header struct{ size atomic.Int32 }
 
 func (h *header) Configure(hdrLen int, _ virtio.Features) error {
-	if hdrLen != virtio.NetHeaderLenLegacy && hdrLen != virtio.NetHeaderLen {
+	if hdrLen != virtio.NetHeaderLenLegacy && hdrLen != virtio.NetHeaderLen && hdrLen != virtio.NetHeaderLenHash {
 		return fmt.Errorf("builtin: configure: header of %d bytes is not supported", hdrLen)
 	}
 	h.size.Store(int32(hdrLen))

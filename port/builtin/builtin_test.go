@@ -79,8 +79,8 @@ func TestOpen(t *testing.T) {
 				t.Errorf("%v: something to poll", p)
 			}
 		}
-		if c, ok := p.(port.Configurer); ok && c.Configure(20, 0) == nil {
-			t.Errorf("%v: takes a header of 20 bytes", p)
+		if c, ok := p.(port.Configurer); ok && c.Configure(16, 0) == nil {
+			t.Errorf("%v: takes a header of 16 bytes", p)
 		}
 		if err := p.Close(); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ const (
 	// echoFrames bounds the frames as well, to more than the usual ring has.
 	echoFrames = 4096
 	// maxFrame is the most bytes that one frame may have, header included.
-	maxFrame = virtio.NetHeaderLen + 65535 + ethHeader + 2*4
+	maxFrame = virtio.NetHeaderMax + 65535 + ethHeader + 2*4
 )
 
 var (

@@ -90,8 +90,8 @@ type sourceQueue struct {
 var _ port.BurstQueue = (*sourceQueue)(nil)
 
 func newSourceQueue(h *header, i, size int) *sourceQueue {
-	q := &sourceQueue{header: h, frame: make([]byte, virtio.NetHeaderLen+size)}
-	f := q.frame[virtio.NetHeaderLen:]
+	q := &sourceQueue{header: h, frame: make([]byte, virtio.NetHeaderMax+size)}
+	f := q.frame[virtio.NetHeaderMax:]
 	copy(f, DestMAC[:])
 	copy(f[6:], SourceMAC[:])
 	binary.BigEndian.PutUint16(f[12:], EtherType)
@@ -104,7 +104,7 @@ func newSourceQueue(h *header, i, size int) *sourceQueue {
 
 func (q *sourceQueue) Recv(bufs [][]byte) (int, error) {
 	hdr := int(q.header.size.Load())
-	frame := q.frame[virtio.NetHeaderLen-hdr:]
+	frame := q.frame[virtio.NetHeaderMax-hdr:]
 	seq := q.seq
 	q.seq++
 	if len(bufs) > 0 && len(bufs[0]) >= len(frame) {
@@ -121,7 +121,7 @@ func (q *sourceQueue) Recv(bufs [][]byte) (int, error) {
 
 // RecvBurst is Recv for many frames.
 func (q *sourceQueue) RecvBurst(bufs [][]byte, hdr int, lens []uint32) (int, bool) {
-	frame, seq := q.frame[virtio.NetHeaderLen:], q.seq
+	frame, seq := q.frame[virtio.NetHeaderMax:], q.seq
 	n, i := len(frame), 0
 	prefetch.Write(bufs)
 	for ; i < len(bufs) && i < len(lens); i++ {
