@@ -40,13 +40,15 @@ test: test-unit test-guest
 
 # Everything that needs no guest, with the race detector.
 test-unit: deps
-	$(GO) test -race -timeout $(TESTTIME) $$($(GO) list ./... | grep -v /qemu-test$$)
+	$(GO) test -race -timeout $(TESTTIME) $$($(GO) list ./... | grep -v -e /qemu-test$$ -e /interop$$)
 	$(GO) test -run Alloc ./...
 	$(GO) test -run V09 ./faults # races that the detector is too slow for
 
-# The guests of qemu-test, one after the other: they need both cores.
+# The guests of qemu-test, and the front-ends of interop, one after the other: they
+# need both cores.
 test-guest: deps guests build
 	$(GO) test -v -count=1 -timeout $(TESTTIME) ./qemu-test
+	$(GO) test -v -count=1 -timeout $(TESTTIME) ./interop
 
 lint: deps
 	$(GO) vet ./...

@@ -38,6 +38,7 @@ type driveArgs struct {
 	Mode     string `enum:"sink,source,echo" required:""`
 	Size     int    `required:""`
 	Blocking bool
+	Packed   bool
 }
 
 // Run connects, and measures whenever it is told to.
@@ -47,7 +48,7 @@ func (a *driveArgs) Run(s *streams) (err error) {
 		return err
 	}
 	// VIRTIO_NET_F_MQ has no use here; neither has the control queue.
-	d, err := driver.New(conn, driver.Config{QueueSize: queueSize, Polling: !a.Blocking, Log: quiet()})
+	d, err := driver.New(conn, driver.Config{QueueSize: queueSize, Polling: !a.Blocking, Packed: a.Packed, Log: quiet()})
 	if err != nil {
 		return err
 	}

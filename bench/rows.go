@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/vhostnet/vhostnet/bench/peer"
 )
@@ -17,7 +18,20 @@ const (
 	virtioUser = "virtio-user"
 	polling    = "polling"  // the embedded driver
 	blocking   = "blocking" // the embedded driver
+
+	// The same with packed rings.
+	virtioUserPacked = virtioUser + packedRings
+	pollingPacked    = polling + packedRings
+	blockingPacked   = blocking + packedRings
+
+	packedRings = ", packed"
 )
+
+// packed tells whether a row's rings are packed ones, and the front-end's name
+// without that.
+func (r row) packed() (frontEnd string, packed bool) {
+	return strings.CutSuffix(r.FrontEnd, packedRings)
+}
 
 // row is one comparison.
 type row struct {
@@ -38,7 +52,7 @@ func (r row) traffic() peer.Traffic { return peer.Traffic{Mode: r.Mode, Size: r.
 
 func allRows() []row {
 	var rows []row
-	for _, frontEnd := range []string{virtioUser, polling, blocking} {
+	for _, frontEnd := range []string{virtioUser, virtioUserPacked, polling, pollingPacked, blocking, blockingPacked} {
 		for _, mode := range []string{"sink", "source", "echo"} {
 			for _, size := range []int{64, 1500} {
 				rows = append(rows, row{builtIn, mode, size, frontEnd})

@@ -143,7 +143,8 @@ func (s *starter) versions() map[string]string {
 // possible are the rows that can be measured here.
 func (s *starter) possible(rows []row) []row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool {
-		return s.kit == nil && r.FrontEnd == virtioUser || s.noTAP && r.Host == tapPort
+		name, _ := r.packed()
+		return s.kit == nil && name == virtioUser || s.noTAP && r.Host == tapPort
 	})
 }
 
@@ -253,12 +254,16 @@ func (s *starter) bare(ctx context.Context, r row, at peer.Place) (peer.FrontEnd
 }
 
 func (s *starter) frontEnd(ctx context.Context, r row, socket string) (peer.FrontEnd, error) {
-	if r.FrontEnd == virtioUser {
-		return s.kit.VirtioUser(ctx, socket, r.traffic(), s.front)
+	name, packed := r.packed()
+	if name == virtioUser {
+		return s.kit.VirtioUser(ctx, socket, r.traffic(), peer.Rings{Packed: packed, InOrder: true, Mergeable: true}, s.front)
 	}
 	args := []string{"drive", "--socket", socket, "--mode", r.Mode, "--size", strconv.Itoa(r.Size)}
-	if r.FrontEnd == blocking {
+	if name == blocking {
 		args = append(args, "--blocking")
+	}
+	if packed {
+		args = append(args, "--packed")
 	}
 	return peer.Driver(ctx, exec.CommandContext(ctx, s.self, args...), s.front)
 }

@@ -52,22 +52,83 @@ var virtioUserModes = map[string]struct{ forward, begin string }{
 	"echo":   {"io", fmt.Sprintf("start tx_first %d", EchoWindow/Burst)},
 }
 
+// Rings is how virtio-user sets up its virtqueues.
+type Rings struct {
+	// Packed rings instead of split ones; InOrder and Mergeable accept IN_ORDER and
+	// MRG_RXBUF.
+	Packed, InOrder, Mergeable bool
+	// Pairs is the number of queue pairs, 1 if it is 0.
+	Pairs int
+}
+
+// device is virtio-user on a back-end, as testpmd's argument.
+func (r Rings) device(socket string) string {
+	flag := map[bool]int{true: 1}
+	return fmt.Sprintf("net_virtio_user0,path=%s,queues=%d,queue_size=%d,packed_vq=%d,mrg_rxbuf=%d,in_order=%d",
+		socket, max(r.Pairs, 1), queueSize, flag[r.Packed], flag[r.Mergeable], flag[r.InOrder])
+}
+
 // VirtioUser starts a testpmd that drives the back-end at socket. The frames it
 // makes are UDP from GuestIP to HostIP.
-func (k *Kit) VirtioUser(ctx context.Context, socket string, t Traffic, at Place) (FrontEnd, error) {
+func (k *Kit) VirtioUser(ctx context.Context, socket string, t Traffic, r Rings, at Place) (FrontEnd, error) {
 	m, ok := virtioUserModes[t.Mode]
 	if !ok {
 		return nil, fmt.Errorf("peer: virtio-user: no mode %q", t.Mode)
 	}
-	device := fmt.Sprintf("net_virtio_user0,path=%s,queues=1,queue_size=%d,packed_vq=0,mrg_rxbuf=1,in_order=1", socket, queueSize)
 	flags := append(forward(m.forward, t.Size),
 		"--tx-ip="+GuestIP+","+HostIP, fmt.Sprintf("--tx-udp=%d,%d", GuestPort, HostPort), "--eth-peer=0,"+HostMAC)
-	p, err := k.dpdk.start(ctx, "virtio-user", at, []string{device}, flags)
+	p, err := k.dpdk.start(ctx, "virtio-user", at, []string{r.device(socket)}, flags)
 	if err != nil {
 		return nil, err
 	}
 	return &virtioUser{p, t.Mode, m.begin}, nil
 }
+
+// Counted is a virtio-user in front of a back-end that sends every frame back, to
+// compare what both have counted.
+type Counted struct{ *testpmd }
+
+// CountedVirtioUser starts one with so many queue pairs, whose frames have size bytes.
+func (k *Kit) CountedVirtioUser(ctx context.Context, socket string, size int, r Rings, at Place) (*Counted, error) {
+	n := max(r.Pairs, 1)
+	flags := append(forward("io", size), fmt.Sprintf("--rxq=%d", n), fmt.Sprintf("--txq=%d", n))
+	p, err := k.dpdk.start(ctx, "virtio-user", at, []string{r.device(socket)}, flags)
+	if err != nil {
+		return nil, err
+	}
+	return &Counted{p}, nil
+}
+
+// Run has frames go round until it has sent so many, and then lets none more go.
+func (c *Counted) Run(ctx context.Context, packets uint64) error {
+	if _, err := c.tell(ctx, fmt.Sprintf("start tx_first %d", EchoWindow/Burst)); err != nil {
+		return err
+	}
+	for {
+		s, err := c.stats(ctx)
+		switch {
+		case err != nil:
+			return err
+		case s.TXPackets >= packets:
+			// What is on its way back is only received from here on.
+			for _, command := range []string{"stop", "set fwd rxonly", "start"} {
+				if _, err := c.tell(ctx, command); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return fmt.Errorf("%w: %d frames sent of %d", err, s.TXPackets, packets)
+		}
+	}
+}
+
+// Stats is what it has counted.
+func (c *Counted) Stats(ctx context.Context) (PortStats, error) { return c.stats(ctx) }
+
+// Close disconnects and ends the process.
+func (c *Counted) Close() error { return c.quit("quit") }
 
 func (v *virtioUser) Measure(ctx context.Context, warmUp, length time.Duration, backEnd int) (w Window, err error) {
 	if _, err := v.tell(ctx, v.begin); err != nil {

@@ -27,7 +27,7 @@ const moment = time.Millisecond
 
 func TestVirtioUser(t *testing.T) {
 	for _, mode := range []string{"sink", "source", "echo"} {
-		v, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{mode, 64}, here)
+		v, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{mode, 64}, Rings{}, here)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,8 +41,19 @@ func TestVirtioUser(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 		}
 	}
-	if _, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{"nothing", 64}, here); err == nil {
+	if _, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{"nothing", 64}, Rings{}, here); err == nil {
 		t.Error("a mode that is none")
+	}
+}
+
+func TestRings(t *testing.T) {
+	for r, want := range map[Rings]string{
+		{InOrder: true, Mergeable: true}: "net_virtio_user0,path=/s,queues=1,queue_size=256,packed_vq=0,mrg_rxbuf=1,in_order=1",
+		{Packed: true, Pairs: 2}:         "net_virtio_user0,path=/s,queues=2,queue_size=256,packed_vq=1,mrg_rxbuf=0,in_order=0",
+	} {
+		if got := r.device("/s"); got != want {
+			t.Errorf("%+v: %s", r, got)
+		}
 	}
 }
 
@@ -59,7 +70,7 @@ func TestVirtioUserFails(t *testing.T) {
 		}
 		_ = v.Close()
 	}
-	v, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{"sink", 64}, here)
+	v, err := kit(true).VirtioUser(t.Context(), "/nowhere", Traffic{"sink", 64}, Rings{}, here)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,6 +128,11 @@ var rules = map[string]rule{
 		why:  "fault cases run against the built binary",
 	},
 
+	"interop": {
+		ours: []string{"netdev", "mgmt", "bench/peer", "qemu-test/provision"},
+		why:  "front-ends of others and vhostnet are programs here: what is seen of the device is the status API",
+	},
+
 	"internal/prefetch": {why: "it asks for memory: whose that is does not matter"},
 	"internal/uring":    {why: "it makes system calls: what is read and written is for the packages above"},
 	"internal/unixsock": {why: "it makes sockets: what is said on them is for the packages above"},
