@@ -177,6 +177,10 @@ func (c *call) guestOffloads() error {
 		return err
 	}
 	bits := binary.LittleEndian.Uint64(c.data)
+	if c.f.Has(virtio.FeatureGuestHdrLen) {
+		// Linux counts it among the offloads; there is nothing to switch.
+		bits &^= uint64(virtio.FeatureGuestHdrLen)
+	}
 	if extra := bits &^ virtio.GuestOffloads(c.f); extra != 0 {
 		return fmt.Errorf("%w: %s: offloads %#x", ErrNotNegotiated, c.name(), extra)
 	}

@@ -347,6 +347,20 @@ func TestGuestOffloads(t *testing.T) {
 	}
 }
 
+// Linux has GUEST_HDRLEN among its offloads. It is not the device's business, but
+// only where it was negotiated.
+func TestHdrLenIsNoOffload(t *testing.T) {
+	const f = virtio.FeatureGuestCSum | virtio.FeatureCtrlVQ | virtio.FeatureCtrlGuestOffloads
+	req := request(5, 0, uint64(virtio.FeatureGuestCSum|virtio.FeatureGuestHdrLen))
+	var h recorder
+	if r, _ := run(f|virtio.FeatureGuestHdrLen, &h, req); r.Err != nil || h.calls[0] != "offloads 0x2" {
+		t.Errorf("%+v, calls %q", r, h.calls)
+	}
+	if r, _ := run(f, &h, req); !errors.Is(r.Err, ErrNotNegotiated) || len(h.calls) != 1 {
+		t.Errorf("%+v, calls %q", r, h.calls)
+	}
+}
+
 func TestManyVLANs(t *testing.T) {
 	var h recorder
 	for id := range uint16(4096) {

@@ -14,6 +14,7 @@
 //   - NOTF_COAL/VQ_GET may leave out the two reserved bytes behind the index.
 //   - A MAC table of any length that the request holds is accepted; what does
 //     not fit into [MaxTable] entries is accepted by filtering less.
+//   - GUEST_OFFLOADS may have the bit of GUEST_HDRLEN, if that was negotiated.
 //   - RSS_CONFIG and HASH_CONFIG may have a byte behind the key, as Linux has.
 //   - More room for the answer than it takes is left as it is.
 //
