@@ -63,9 +63,12 @@ func TestPlacement(t *testing.T) {
 	}
 	on := w.on.Load()
 	w.stop()
-	if w.stop(); on.placed.Load() != 2 || len(p.workers) != 8 {
+	w.stop()
+	p.mu.Lock()
+	if on.placed.Load() != 2 || len(p.workers) != 8 {
 		t.Errorf("after one has ended: %v, %d known", p.counts(), len(p.workers))
 	}
+	p.mu.Unlock()
 	if err := w.post(func() { t.Error("it has ended") }); err != errStopped {
 		t.Errorf("posting to it: %v", err)
 	}
