@@ -106,7 +106,7 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(b, &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 6 || r.Machine.Kernel == "" || r.Machine.Go == "" || len(r.Failures) != 0 {
+	if len(r.Rows) != 9 || r.Machine.Kernel == "" || r.Machine.Go == "" || len(r.Failures) != 0 {
 		t.Errorf("report %+v", r)
 	}
 	for _, w := range r.Rows {
@@ -123,7 +123,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(md, out.Bytes()) || strings.Count(out.String(), "| built-in | sink | 64 B |") != 4 {
+	if !bytes.Equal(md, out.Bytes()) || strings.Count(out.String(), "| built-in | sink | 64 B |") != 6 {
 		t.Errorf("table:\n%s\nfile:\n%s", out.String(), md)
 	}
 	if !strings.Contains(progress.String(), "launch 1 of 1: built-in/sink/64/polling") {
@@ -152,9 +152,9 @@ func TestCheck(t *testing.T) {
 		change func(o *options)
 		rows   int
 	}{
-		"all":            {func(*options) {}, 26},
-		"some":           {func(o *options) { o.Rows = "^built-in/echo/64/" }, 3},
-		"quick":          {func(o *options) { o.Quick, o.Launches, o.Windows = true, 0, 0 }, 26},
+		"all":            {func(*options) {}, 38},
+		"some":           {func(o *options) { o.Rows = "^built-in/echo/64/" }, 5},
+		"quick":          {func(o *options) { o.Quick, o.Launches, o.Windows = true, 0, 0 }, 38},
 		"none":           {func(o *options) { o.Rows = "loop" }, 0},
 		"no expression":  {func(o *options) { o.Rows = "(" }, 0},
 		"no launches":    {func(o *options) { o.Launches = 0 }, 0},
@@ -197,7 +197,7 @@ func TestRows(t *testing.T) {
 		t.Errorf("without peers: %q", got)
 	}
 	s.noTAP = true
-	if got := s.possible(allRows()); len(got) != 12 {
+	if got := s.possible(allRows()); len(got) != 18 {
 		t.Errorf("without peers and TAPs: %d rows", len(got))
 	}
 }

@@ -21,7 +21,6 @@ const (
 
 	// The same with packed rings.
 	virtioUserPacked = virtioUser + packedRings
-	pollingPacked    = polling + packedRings
 	blockingPacked   = blocking + packedRings
 
 	packedRings = ", packed"
@@ -52,7 +51,7 @@ func (r row) traffic() peer.Traffic { return peer.Traffic{Mode: r.Mode, Size: r.
 
 func allRows() []row {
 	var rows []row
-	for _, frontEnd := range []string{virtioUser, virtioUserPacked, polling, pollingPacked, blocking, blockingPacked} {
+	for _, frontEnd := range []string{virtioUser, virtioUserPacked, polling, blocking, blockingPacked} {
 		for _, mode := range []string{"sink", "source", "echo"} {
 			for _, size := range []int{64, 1500} {
 				rows = append(rows, row{builtIn, mode, size, frontEnd})

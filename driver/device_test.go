@@ -29,6 +29,8 @@ type dumbDevice struct {
 	lastAvail, usedIdx, decided uint16
 	calls                       uint64
 	word                        [8]byte // for eventfd I/O
+
+	packed *dumbPacked // nil for a split ring
 }
 
 // chain is one request: its head and its segments.
@@ -59,6 +61,10 @@ func newDumbDevice(t testing.TB, d *Driver, index int) *dumbDevice {
 			return b
 		}
 		dev := &dumbDevice{t: t, m: m, size: uint16(q.size), eventIdx: d.features.Has(virtio.FeatureEventIdx), call: q.call}
+		if q.packed != nil {
+			dev.packed = newDumbPacked(at(q.descArea), at(q.availArea), at(q.usedArea))
+			return dev
+		}
 		dev.desc = at(q.descArea)
 		a, u := at(q.availArea), at(q.usedArea)
 		dev.avail, dev.used = guestmem.NewView(a), guestmem.NewView(u)
@@ -69,10 +75,18 @@ func newDumbDevice(t testing.TB, d *Driver, index int) *dumbDevice {
 	return nil
 }
 
-func (d *dumbDevice) availIdx() uint16 { return uint16(d.avail.Load32(0) >> 16) }
+func (d *dumbDevice) availIdx() uint16 {
+	if p := d.packed; p != nil {
+		return d.lastAvail + p.available()
+	}
+	return uint16(d.avail.Load32(0) >> 16)
+}
 
 // pop takes the next available chain.
 func (d *dumbDevice) pop() (c chain, ok bool) {
+	if d.packed != nil {
+		return d.popPacked()
+	}
 	if d.availIdx() == d.lastAvail {
 		return chain{}, false
 	}
@@ -109,6 +123,10 @@ func (d *dumbDevice) pop() (c chain, ok bool) {
 // fill writes a used entry without publishing it; ahead counts those before it
 // that are not published either.
 func (d *dumbDevice) fill(ahead uint16, id, length uint32) {
+	if d.packed != nil {
+		d.packed.fill(int(ahead), id, length)
+		return
+	}
 	e := d.usedRing[8*((d.usedIdx+ahead)%d.size):]
 	binary.LittleEndian.PutUint32(e, id)
 	binary.LittleEndian.PutUint32(e[4:], length)
@@ -117,6 +135,10 @@ func (d *dumbDevice) fill(ahead uint16, id, length uint32) {
 // publish makes n filled entries visible.
 func (d *dumbDevice) publish(n uint16) {
 	d.usedIdx += n
+	if d.packed != nil {
+		d.packed.publish(int(n))
+		return
+	}
 	d.used.Store32(0, d.used.Load32(0)&0xffff|uint32(d.usedIdx)<<16)
 }
 
@@ -128,6 +150,9 @@ func (d *dumbDevice) complete(head uint16, length int) {
 // wanted decides by the specification's words: notify if the driver's event
 // index is one of those passed since the last decision.
 func (d *dumbDevice) wanted() bool {
+	if d.packed != nil {
+		return d.packed.wanted()
+	}
 	old := d.decided
 	d.decided = d.usedIdx
 	if !d.eventIdx {
@@ -176,13 +201,13 @@ func (d *dumbDevice) frame(hdrLen int, payload []byte) bool {
 
 func (d *dumbDevice) frameWith(hdrLen int, payload []byte, tamper func(hdr []byte)) bool {
 	rest := append(make([]byte, hdrLen), payload...)
-	start := d.lastAvail
+	start := d.mark()
 	var first []byte
 	n := uint16(0)
 	for len(rest) > 0 {
 		c, ok := d.pop()
 		if !ok {
-			d.lastAvail = start
+			d.rewind(start)
 			return false
 		}
 		k := copy(c.in[0], rest)
@@ -209,6 +234,9 @@ func newOffline(t testing.TB, cfg Config, f virtio.Features) *Driver {
 	t.Helper()
 	if err := cfg.check(); err != nil {
 		t.Fatal(err)
+	}
+	if packedRings {
+		f |= virtio.FeatureRingPacked
 	}
 	d := &Driver{cfg: cfg, features: f, wake: -1}
 	d.config.maxPairs = cfg.QueuePairs

@@ -269,7 +269,7 @@ func (t *TX) split(table []byte, base int, addr uint64, length int) (n int) {
 			flags, next = 0, 0
 		}
 		if t.indirect && t.q.packed != nil {
-			flags, next = 0, 0 // all of a table counts, and flags lie elsewhere
+			flags, next = 0, 0 // all of a table counts, in order
 		}
 		setDesc(table, base+i, addr+uint64(off), uint32(size), flags, next)
 		off += size

@@ -157,7 +157,7 @@ func TestSuppression(t *testing.T) {
 		if _, err := rx.Wait(0); err != nil {
 			rt.Fatal(err)
 		}
-		dev.decided = dev.usedIdx
+		dev.wanted()
 		for range rapid.IntRange(1, 30).Draw(rt, "rounds") {
 			polls := rapid.IntRange(0, 600).Draw(rt, "polls")
 			for i := range polls {
@@ -204,7 +204,7 @@ func TestTransmitWaitIsDelayed(t *testing.T) {
 	dev, tx := newDumbDevice(t, d, 1), d.Pair(0).TX
 	tx.SendPrepared(64, 60)
 	tx.Flush()
-	dev.decided = dev.usedIdx
+	dev.wanted()
 	tx.Arm()
 	for i := range 64 {
 		c, _ := dev.pop()
@@ -220,13 +220,13 @@ func TestTransmitWaitIsDelayed(t *testing.T) {
 func runDevice(rx, tx *dumbDevice, stop *atomic.Bool, r *rand.Rand) {
 	for !stop.Load() {
 		for range 1 + r.IntN(40) {
-			start := tx.lastAvail
+			start := tx.mark()
 			c, ok := tx.pop()
 			if !ok {
 				break
 			}
 			if !rx.frame(12, c.readable()[12:]) {
-				tx.lastAvail = start
+				tx.rewind(start)
 				break
 			}
 			tx.complete(c.head, 0)

@@ -27,26 +27,32 @@ const (
 func TestTestDevice(t *testing.T) {
 	ctx := limit(t, 5*time.Minute)
 	r := newRig(t, ctx, Config{Lane: LaneTestDevice, QueuePairs: pairs}, "--mac", mac, "--mtu", mtu)
-	controlQueueSuite(t, ctx, r)
+	controlQueueSuite(t, ctx, r, "packed")
 	t.Run("stop and continue", func(t *testing.T) { testStopContinue(t, ctx, r) })
 	t.Run("reboot", func(t *testing.T) { testReboot(t, ctx, r) })
 	t.Run("power off", func(t *testing.T) { testPowerOff(t, ctx, r) })
 }
 
-// TestUML runs the same on User-Mode Linux.
+// TestUML runs the same on User-Mode Linux, with both kinds of rings: as there, the
+// guest takes packed ones if it can have them.
 func TestUML(t *testing.T) {
-	ctx := limit(t, 3*time.Minute)
-	r := newRig(t, ctx, Config{Lane: LaneUML, QueuePairs: pairs}, "--mac", mac, "--mtu", mtu)
-	controlQueueSuite(t, ctx, r)
-	t.Run("power off", func(t *testing.T) { testPowerOff(t, ctx, r) })
+	for format, features := range map[string]string{"packed": "+RING_PACKED", "split": "-RING_PACKED"} {
+		t.Run(format, func(t *testing.T) {
+			ctx := limit(t, 3*time.Minute)
+			r := newRig(t, ctx, Config{Lane: LaneUML, QueuePairs: pairs}, "--mac", mac, "--mtu", mtu, "--features="+features)
+			controlQueueSuite(t, ctx, r, format)
+			t.Run("power off", func(t *testing.T) { testPowerOff(t, ctx, r) })
+		})
+	}
 }
 
-func controlQueueSuite(t *testing.T, ctx context.Context, r *rig) {
+func controlQueueSuite(t *testing.T, ctx context.Context, r *rig, format string) {
 	for _, step := range []struct {
 		name string
 		run  func(*testing.T, context.Context, *rig)
 	}{
 		{"probe", testProbe},
+		{"ring format", func(t *testing.T, ctx context.Context, r *rig) { testFormat(t, ctx, r, format) }},
 		{"ping", testPing},
 		{"traffic", testTraffic},
 		{"fewer calls", testFewerCalls},

@@ -79,6 +79,9 @@ type Config struct {
 	// lost, after this many milliseconds; 0 means never. The older QEMU counts
 	// whole seconds.
 	ReconnectMS int
+	// Packed offers packed virtqueues to the guest of a netdev lane. On the others
+	// that is for the backend to do.
+	Packed bool
 	// Echo receives the console's lines.
 	Echo io.Writer
 }

@@ -95,10 +95,14 @@ func qemuDevice(c Config, milliseconds bool) ([]string, error) {
 		// device.
 		vectors = 0
 	}
+	device := fmt.Sprintf("virtio-net-pci,netdev=n0,mq=on,vectors=%d,romfile=", vectors)
+	if c.Packed {
+		device += ",packed=on"
+	}
 	return []string{
 		"-chardev", chardev,
 		"-netdev", fmt.Sprintf("vhost-user,id=n0,chardev=net,queues=%d", c.QueuePairs),
-		"-device", fmt.Sprintf("virtio-net-pci,netdev=n0,mq=on,vectors=%d,romfile=", vectors),
+		"-device", device,
 	}, nil
 }
 

@@ -76,7 +76,7 @@ func BenchmarkPackedBurst(b *testing.B) {
 				ring := make([]desc, 0, n)
 				for i := 0; len(ring) < n; i++ {
 					at := bufBase + 2048*uint64(i)
-					(&model{t: b, m: d.m}).table(tables+64*uint64(i), desc{at, 12, 0, 0}, desc{at + 12, 1502, 0, 0})
+					d.table(tables+64*uint64(i), desc{at, 12, 0, 0}, desc{at + 12, 1502, 0, 0})
 					ring = append(ring, shape.chain(i)...)
 				}
 				per := len(shape.chain(0))

@@ -1,6 +1,7 @@
 package vring_test
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/vhostnet/vhostnet/guestmem"
@@ -165,4 +166,18 @@ func (d *packedModel) setEvent(mode, pos int) {
 func (d *packedModel) kickEvent() (mode int, at uint16) {
 	w := d.device.Load32(0)
 	return int(w >> 16), uint16(w)
+}
+
+// table writes an indirect table at any address, with IDs that mean nothing.
+func (d *packedModel) table(at uint64, descs ...desc) {
+	for i, c := range descs {
+		b, ok := d.m.Slice(at+16*uint64(i), 16)
+		if !ok {
+			d.t.Fatal("table is not in memory")
+		}
+		binary.LittleEndian.PutUint64(b, c.addr)
+		binary.LittleEndian.PutUint32(b[8:], c.n)
+		binary.LittleEndian.PutUint16(b[12:], 0xffff)
+		binary.LittleEndian.PutUint16(b[14:], c.flags)
+	}
 }

@@ -18,7 +18,7 @@ func packedChain(mem []byte, n, at, room int) (id uint16, count int, read, writt
 	ok = true
 	buffer := func(b []byte) {
 		addr, l := binary.LittleEndian.Uint64(b), uint64(binary.LittleEndian.Uint32(b[8:]))
-		switch wr := binary.LittleEndian.Uint16(b[12+2:])&write != 0; {
+		switch wr := binary.LittleEndian.Uint16(b[14:])&write != 0; {
 		case l == 0:
 		case l > memSize || addr > memSize-l, !wr && len(written) > 0:
 			ok = false
@@ -41,10 +41,7 @@ func packedChain(mem []byte, n, at, room int) (id uint16, count int, read, writt
 				ok = false
 			} else {
 				for e := range l / 16 {
-					// In a table flags come first, and the other half means nothing.
-					entry := slices.Clone(mem[table+16*e:][:16])
-					copy(entry[14:], entry[12:14])
-					buffer(entry)
+					buffer(mem[table+16*e:][:16])
 				}
 			}
 		}
@@ -151,7 +148,7 @@ func TestPackedChainsModel(t *testing.T) {
 		}
 		mem, _ := m.Slice(table, 1024)
 		for i := range 10 {
-			w := word(int(rapid.SampledFrom(flags).Draw(r, "flags")), 99)
+			w := word(99, rapid.SampledFrom(flags).Draw(r, "flags"))
 			binary.LittleEndian.PutUint64(mem[16*i:], w[0])
 			binary.LittleEndian.PutUint64(mem[16*i+8:], w[1])
 		}

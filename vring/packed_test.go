@@ -302,7 +302,7 @@ func TestPackedOverrun(t *testing.T) {
 func TestPackedTable(t *testing.T) {
 	const table = 0x180001
 	d := newPackedModel(t, heap(t), 4, virtio.FeatureIndirectDesc, 3)
-	(&model{t: t, m: d.m}).table(table,
+	d.table(table,
 		desc{bufBase, 12, 0, 99}, desc{bufBase + 64, 60, indirect | next, 0}, desc{bufBase + 128, 100, write | 0xfff8, 7})
 	d.offer(5, desc{bufBase, 8, 0, 0}, desc{table, 48, indirect | write, 0})
 	q := d.activate()

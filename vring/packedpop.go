@@ -165,7 +165,7 @@ func (q *packed) followList(b *Batch, c *Chain, table uint64, length uint32, nex
 			return FaultAddress
 		}
 		q.links++
-		f := q.add(b, c, binary.LittleEndian.Uint64(d[:]), binary.LittleEndian.Uint32(d[8:]), binary.LittleEndian.Uint16(d[12:]))
+		f := q.add(b, c, binary.LittleEndian.Uint64(d[:]), binary.LittleEndian.Uint32(d[8:]), binary.LittleEndian.Uint16(d[14:]))
 		if f != FaultNone {
 			return f
 		}
