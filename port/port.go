@@ -137,3 +137,10 @@ type IOMethod interface {
 type LinkState interface {
 	LinkUp() bool
 }
+
+// Health is a port that can be out of order for a while.
+type Health interface {
+	// Err is why no frames can be moved at present, nil if they can. It may be called
+	// from any goroutine.
+	Err() error
+}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/port/afpacket"
 	"github.com/vhostnet/vhostnet/port/builtin"
 	"github.com/vhostnet/vhostnet/port/vswitch"
 	"github.com/vhostnet/vhostnet/tap"
@@ -34,6 +35,12 @@ func checkPort(text string) error {
 	if spec.Kind == "tap-fd" {
 		_, err := descriptors(spec.Args)
 		if err != nil {
+			return usageError{fmt.Errorf("--port %s: %w", text, err)}
+		}
+		return nil
+	}
+	if spec.Kind == "af-packet" {
+		if err := afpacket.Check(spec.Args); err != nil {
 			return usageError{fmt.Errorf("--port %s: %w", text, err)}
 		}
 		return nil
@@ -72,6 +79,13 @@ func openPort(text string, queues int, how tap.IO) (port.Port, error) {
 			return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
 		}
 		p, err := tap.Adopt(fds, tap.Options{IO: how})
+		if err != nil {
+			return nil, fmt.Errorf("--port %s: %w", text, err)
+		}
+		return p, nil
+	}
+	if spec.Kind == "af-packet" {
+		p, err := afpacket.Open(spec.Args, afpacket.Options{Queues: queues})
 		if err != nil {
 			return nil, fmt.Errorf("--port %s: %w", text, err)
 		}
@@ -117,7 +131,7 @@ func tapDescriptors(text string) []int {
 func builtinError(text string, err error) error {
 	switch {
 	case errors.Is(err, builtin.ErrKind):
-		return usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, tap-fd:N, switch:NAME, null, source[:SIZE] or echo", text)}
+		return usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, tap-fd:N, af-packet:IFACE, switch:NAME, null, source[:SIZE] or echo", text)}
 	case err != nil:
 		return usageError{fmt.Errorf("--port %s: %w", text, err)}
 	}
