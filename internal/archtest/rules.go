@@ -69,6 +69,7 @@ var rules = map[string]rule{
 	"port/builtin":  {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
 	"port/offload":  {ours: []string{"virtio"}, why: "it computes on a frame: whose that is does not matter", not: pure("what comes of a frame depends on the frame")},
 	"port/afpacket": {ours: []string{"port", "port/offload", "virtio", "guestmem"}, why: "a port knows neither its device nor other ports"},
+	"port/pcap":     {ours: []string{"port", "virtio"}, why: "a port knows neither its device nor other ports"},
 	"port/vswitch":  {ours: []string{"port", "port/offload", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
 	"tap":           {ours: []string{"port", "virtio", "guestmem", "internal/uring"}, why: "a port knows neither its device nor other ports"},
 	"vhostuser":     {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
