@@ -47,6 +47,11 @@ func (d *Device) Snapshot() DeviceSnapshot {
 	if p, ok := d.port.(port.Counter); ok {
 		s.PortCounters = p.Counters()
 	}
+	if p, ok := d.port.(port.Health); ok {
+		if err := p.Err(); err != nil {
+			s.State, s.Error = StateFailed, "port: "+err.Error()
+		}
+	}
 	for _, w := range d.pairs {
 		if why := w.portError.Load(); why != nil {
 			s.State, s.Error = StateFailed, "port: "+*why

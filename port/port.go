@@ -159,3 +159,10 @@ type LinkState interface {
 	// begun by then may still go on. It is called once.
 	WatchLink(changed func()) error
 }
+
+// Health is a port that can be out of order for a while.
+type Health interface {
+	// Err is why no frames can be moved at present, nil if they can. It may be called
+	// from any goroutine.
+	Err() error
+}

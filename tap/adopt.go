@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/internal/linkwatch"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -30,9 +31,7 @@ func Adopt(fds []int, o Options) (*Port, error) {
 		for _, q := range p.queues {
 			q.single()
 		}
-		if p.events != nil {
-			p.events.Close()
-		}
+		p.events.Close()
 		if p.nl != nil {
 			p.nl.Close()
 		}
@@ -69,7 +68,7 @@ func (p *Port) adopt(fds []int, how IO) error {
 		p.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
 	if err == nil {
-		p.events, err = subscribe()
+		p.events, err = linkwatch.Subscribe()
 	}
 	if err != nil {
 		return err

@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -122,26 +120,7 @@ func (p *Port) WatchLink(changed func()) error {
 			index = l.Index
 		}
 	}
-	go func() {
-		for {
-			msgs, _, err := p.events.Receive()
-			switch {
-			case errors.Is(err, os.ErrClosed):
-				return
-			case errors.Is(err, unix.ENOBUFS):
-				changed() // some were lost
-				continue
-			case err != nil:
-				return
-			}
-			for _, m := range msgs {
-				if len(m.Data) >= unix.SizeofIfInfomsg && int(nl.DeserializeIfInfomsg(m.Data).Index) == index {
-					changed()
-					break
-				}
-			}
-		}
-	}()
+	p.events.Watch(index, changed)
 	return nil
 }
 

@@ -7,9 +7,9 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/internal/linkwatch"
 	"github.com/vhostnet/vhostnet/internal/uring"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/virtio"
@@ -58,8 +58,8 @@ type Port struct {
 	batches   bool
 	offloads  virtio.Features
 	nl        *netlink.Handle
-	events    *nl.NetlinkSocket // changes of links in that namespace
-	namespace uint64            // inode of the namespace of nl, 0 if unknown
+	events    *linkwatch.Watcher // changes of links in that namespace
+	namespace uint64             // inode of the namespace of nl, 0 if unknown
 
 	mu     sync.Mutex // guards what follows, and active of each queue
 	closed bool
@@ -106,7 +106,7 @@ func Open(name string, o Options) (*Port, error) {
 	if err != nil {
 		return nil, failed("open netlink socket for", name, err)
 	}
-	events, err := subscribe()
+	events, err := linkwatch.Subscribe()
 	if err != nil {
 		handle.Close()
 		return nil, failed("open netlink socket for", name, err)
@@ -165,12 +165,6 @@ func (p *Port) open(o Options) error {
 		return failed("set header size of", p.name, err)
 	}
 	return nil
-}
-
-// subscribe opens a socket that tells of changes of the links in the thread's
-// namespace.
-func subscribe() (*nl.NetlinkSocket, error) {
-	return nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 }
 
 // startBatches gives each queue an io_uring, or none to any of them.

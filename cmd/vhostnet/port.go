@@ -8,7 +8,9 @@ import (
 	"strings"
 
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/port/afpacket"
 	"github.com/vhostnet/vhostnet/port/builtin"
+	"github.com/vhostnet/vhostnet/port/pcap"
 	"github.com/vhostnet/vhostnet/port/vswitch"
 	"github.com/vhostnet/vhostnet/tap"
 )
@@ -34,6 +36,18 @@ func checkPort(text string) error {
 	if spec.Kind == "tap-fd" {
 		_, err := descriptors(spec.Args)
 		if err != nil {
+			return usageError{fmt.Errorf("--port %s: %w", text, err)}
+		}
+		return nil
+	}
+	if spec.Kind == "af-packet" {
+		if err := afpacket.Check(spec.Args); err != nil {
+			return usageError{fmt.Errorf("--port %s: %w", text, err)}
+		}
+		return nil
+	}
+	if spec.Kind == "pcap" {
+		if _, err := pcap.Parse(spec.Args); err != nil {
 			return usageError{fmt.Errorf("--port %s: %w", text, err)}
 		}
 		return nil
@@ -72,6 +86,24 @@ func openPort(text string, queues int, how tap.IO) (port.Port, error) {
 			return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
 		}
 		p, err := tap.Adopt(fds, tap.Options{IO: how})
+		if err != nil {
+			return nil, fmt.Errorf("--port %s: %w", text, err)
+		}
+		return p, nil
+	}
+	if spec.Kind == "af-packet" {
+		p, err := afpacket.Open(spec.Args, afpacket.Options{Queues: queues})
+		if err != nil {
+			return nil, fmt.Errorf("--port %s: %w", text, err)
+		}
+		return p, nil
+	}
+	if spec.Kind == "pcap" {
+		o, err := pcap.Parse(spec.Args)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--port %s: %w", text, err)}
+		}
+		p, err := pcap.Open(o, queues)
 		if err != nil {
 			return nil, fmt.Errorf("--port %s: %w", text, err)
 		}
@@ -117,7 +149,7 @@ func tapDescriptors(text string) []int {
 func builtinError(text string, err error) error {
 	switch {
 	case errors.Is(err, builtin.ErrKind):
-		return usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, tap-fd:N, switch:NAME, null, source[:SIZE] or echo", text)}
+		return usageError{fmt.Errorf("--port %s: no such kind: want tap:NAME, tap-fd:N, af-packet:IFACE, switch:NAME, pcap:record=FILE or replay=FILE, null, source[:SIZE] or echo", text)}
 	case err != nil:
 		return usageError{fmt.Errorf("--port %s: %w", text, err)}
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -64,6 +66,62 @@ func TestSwitchOfAProcess(t *testing.T) {
 		}
 	}
 	s.end(syscall.SIGTERM, s.path("a"), s.path("b"), s.path("c"))
+}
+
+// What one guest sends goes to a file, out of which another one receives it.
+func TestCapture(t *testing.T) {
+	s := newSite(t)
+	file := filepath.Join(t.TempDir(), "a.pcap")
+	s.reload(inForce, 2, s.table("a", `port = "pcap:record=`+file+`"`))
+	a := guest(t, s.path("a"), driver.Config{})
+	var sent [][]byte
+	tx := a.Pair(0).TX
+	for i := range 40 {
+		frame := bytes.Repeat([]byte{byte(i)}, 60+30*i)
+		sent = append(sent, frame)
+		if err := tx.Send(frame); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx.Flush()
+	for end := time.Now().Add(hangs); s.recorded("a") < uint64(len(sent)); {
+		if time.Now().After(end) {
+			t.Fatal("not recorded")
+		}
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	s.reload(inForce, 3, s.table("b", `port = "pcap:replay=`+file+`"`))
+	b := guest(t, s.path("b"), driver.Config{})
+	rx := b.Pair(0).RX
+	for len(sent) > 0 {
+		var p [1]driver.Packet
+		if rx.Receive(p[:]) == 0 {
+			if ok, err := rx.Wait(hangs); err != nil || !ok {
+				t.Fatal("no frame:", err)
+			}
+			continue
+		}
+		if !bytes.Equal(p[0].Frame(), sent[0]) {
+			t.Fatalf("another frame: % x", p[0].Frame())
+		}
+		sent = sent[1:]
+		rx.Recycle()
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	s.end(syscall.SIGTERM, s.path("b"))
+}
+
+// recorded is what a device's port has recorded.
+func (s *site) recorded(name string) uint64 {
+	d, err := s.api.Device(s.t.Context(), name)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return d.PortCounters["recorded"]
 }
 
 // A TAP that the parent has opened.

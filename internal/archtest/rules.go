@@ -70,11 +70,14 @@ var rules = map[string]rule{
 			"golang.org/x/sys/unix": "a ring is memory: eventfds belong to its worker",
 		},
 	},
-	"port":         {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
-	"port/builtin": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
-	"port/vswitch": {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
-	"tap":          {ours: []string{"port", "virtio", "guestmem", "toeplitz", "internal/uring"}, why: "a port knows neither its device nor other ports"},
-	"vhostuser":    {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
+	"port":          {ours: []string{"virtio"}, why: "ports and the device meet here: neither is known"},
+	"port/builtin":  {ours: []string{"port", "virtio", "internal/prefetch"}, why: "a port knows neither its device nor other ports"},
+	"port/offload":  {ours: []string{"virtio"}, why: "it computes on a frame: whose that is does not matter", not: pure("what comes of a frame depends on the frame")},
+	"port/afpacket": {ours: []string{"port", "port/offload", "virtio", "guestmem", "internal/linkwatch"}, why: "a port knows neither its device nor other ports"},
+	"port/pcap":     {ours: []string{"port", "virtio"}, why: "a port knows neither its device nor other ports"},
+	"port/vswitch":  {ours: []string{"port", "port/offload", "virtio", "internal/prefetch"}, why: "a switch knows its own ports: devices are behind them"},
+	"tap":           {ours: []string{"port", "virtio", "guestmem", "toeplitz", "internal/uring", "internal/linkwatch"}, why: "a port knows neither its device nor other ports"},
+	"vhostuser":     {ours: []string{"virtio", "guestmem", "internal/unixsock"}, why: "the protocol is for any device: it hands over ring addresses and does not follow them"},
 
 	// Device and driver.
 	"netdev": {
@@ -133,10 +136,11 @@ var rules = map[string]rule{
 		why:  "front-ends of others and vhostnet are programs here: what is seen of the device is the status API",
 	},
 
-	"internal/prefetch": {why: "it asks for memory: whose that is does not matter"},
-	"internal/uring":    {why: "it makes system calls: what is read and written is for the packages above"},
-	"internal/unixsock": {why: "it makes sockets: what is said on them is for the packages above"},
-	"internal/archtest": {why: "it reads source text"},
+	"internal/prefetch":  {why: "it asks for memory: whose that is does not matter"},
+	"internal/uring":     {why: "it makes system calls: what is read and written is for the packages above"},
+	"internal/linkwatch": {why: "it hears of interfaces: what that means is for ports"},
+	"internal/unixsock":  {why: "it makes sockets: what is said on them is for the packages above"},
+	"internal/archtest":  {why: "it reads source text"},
 }
 
 // whyGuests is why guests are tested from outside.
@@ -154,7 +158,7 @@ var only = map[string]struct {
 	"github.com/pelletier/go-toml/v2": {[]string{"cmd/vhostnet"}, "files are the command's"},
 	"net/http":                        {[]string{"mgmt", "cmd/vhostnet", "qemu-test"}, "only management speaks HTTP"},
 	"github.com/vishvananda/netns": {
-		[]string{"tap", "driver", "nativeguest", "bench", "demo", "qemu-test", "internal/scripted"},
+		[]string{"tap", "port/afpacket", "driver", "nativeguest", "bench", "demo", "qemu-test", "internal/scripted"},
 		"a network namespace belongs to a thread: the device's threads stay where they are",
 	},
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/vhostnet/vhostnet/port/offload"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -200,7 +201,7 @@ func TestChecksums(t *testing.T) {
 	f := make([]byte, 20)
 	f[19] = 0xff
 	f[18] = 0xff
-	completeChecksum(f, 10, 2)
+	offload.Complete(f, 10, 2)
 	if binary.BigEndian.Uint16(f[12:]) != 0xffff {
 		t.Errorf("%x", f)
 	}

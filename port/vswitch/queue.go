@@ -7,6 +7,7 @@ import (
 
 	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/port"
+	"github.com/vhostnet/vhostnet/port/offload"
 	"github.com/vhostnet/vhostnet/virtio"
 )
 
@@ -66,6 +67,7 @@ type queue struct {
 	peek    [virtio.NetHeaderLen + peekLen]byte // the beginning of a frame
 	// whole is a frame that something is done to, segment what comes of it.
 	whole, segment []byte
+	cut            offload.Segmenter
 	_              [64]byte // another worker's queue may follow: keep off its cache line
 }
 

@@ -1,0 +1,2 @@
+// Package linkwatch tells when a network interface changes: goes up, down or away.
+package linkwatch
