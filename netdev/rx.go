@@ -385,6 +385,9 @@ func (w *worker) spread(n int) bool {
 	}
 	s.held, s.holdUntil = 0, 0
 	scatter(s.iov, s.heldIn, s.spill[:n-s.heldIn])
+	if w.dirty != nil {
+		w.dirtied(s.iov, n) // the filter may still drop it
+	}
 	return true
 }
 
