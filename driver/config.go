@@ -80,6 +80,8 @@ type Config struct {
 	// MemRegions is over how many entries of the memory table the guest memory
 	// is spread, 1 (default) to 8. They adjoin, so buffers cross the borders.
 	MemRegions int
+	// DirtyLog negotiates that the device can log what it writes, for StartLog.
+	DirtyLog bool
 	// ControlTimeout bounds the wait for the answer to a control command; 0
 	// means DefaultTimeout.
 	ControlTimeout time.Duration

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vhostnet/vhostnet/guestmem"
 	"github.com/vhostnet/vhostnet/vhostuser"
 	"github.com/vhostnet/vhostnet/virtio"
 )
@@ -22,7 +23,9 @@ type Driver struct {
 	offer    virtio.Features
 	features virtio.Features
 	protocol vhostuser.ProtocolFeatures
-	bases    []uint32 // of the paused rings
+	bases    []uint32      // of the paused rings
+	log      *guestmem.Log // nil before StartLog
+	logging  bool
 	config   deviceConfig
 
 	mem   *memory
@@ -264,6 +267,8 @@ func (d *Driver) Close() error {
 		_ = unix.Close(d.wake)
 		d.wake = -1
 	}
+	d.log.Release()
+	d.log = nil
 	if d.mem != nil {
 		d.mem.close()
 	}

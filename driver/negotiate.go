@@ -37,6 +37,9 @@ func (d *Driver) negotiate() error {
 			return step("get protocol features", err)
 		}
 		d.protocol = pf & wantProtocol
+		if d.cfg.DirtyLog {
+			d.protocol |= pf & vhostuser.ProtocolLogSHMFD
+		}
 		if err := step("set protocol features", d.fe.SetProtocolFeatures(d.protocol)); err != nil {
 			return err
 		}
@@ -179,8 +182,7 @@ func (d *Driver) startRing(q *queue) error {
 	if err := d.fe.SetVringBase(q.index, base); err != nil {
 		return err
 	}
-	err := d.fe.SetVringAddr(q.index, q.descArea.user(), q.availArea.user(), q.usedArea.user())
-	if err != nil {
+	if err := d.setAddr(q); err != nil {
 		return err
 	}
 	if err := d.fe.SetVringCall(q.index, q.call); err != nil {

@@ -185,7 +185,6 @@ func TestP10Replies(t *testing.T) {
 	}
 	others := map[vhostuser.Request][]byte{
 		vhostuser.ReqSetOwner: nil, vhostuser.ReqResetOwner: nil, vhostuser.ReqSetLogFD: nil,
-		vhostuser.ReqSetLogBase:  append(scripted.U64(0x1000), scripted.U64(0)...),
 		vhostuser.ReqSetMemTable: scripted.TablePayload(1), vhostuser.ReqSetVringNum: scripted.U32(9, 0),
 		vhostuser.ReqSetVringAddr: scripted.AddrPayload(0, 0, 0, 0), vhostuser.ReqSetVringBase: scripted.U32(0, 0),
 		vhostuser.ReqSetVringKick: scripted.U64(0x100), vhostuser.ReqSetVringCall: scripted.U64(0x100),
@@ -211,6 +210,9 @@ func TestP10Replies(t *testing.T) {
 			g.Code(r, p)
 			g.InStep()
 		}
+		// This one has a reply of its own where there is a log to pass.
+		g.Ask(vhostuser.ReqSetLogBase, scripted.Plain, make([]byte, 16))
+		g.InStep()
 		c.Alive(g)
 	})
 	for name, flags := range map[string]uint32{"c": scripted.NeedReply, "e": scripted.Plain} {

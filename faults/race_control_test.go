@@ -109,7 +109,7 @@ func (s *storm) illegal() error {
 	requests := []vhostuser.Request{
 		vhostuser.ReqSetVringNum, vhostuser.ReqSetVringBase, vhostuser.ReqSetVringAddr, vhostuser.ReqSetVringEnable,
 		vhostuser.ReqSetFeatures, vhostuser.ReqSetMemTable, vhostuser.ReqAddMemReg, vhostuser.ReqRemMemReg, vhostuser.ReqSetVringKick,
-		vhostuser.ReqSetVringCall, vhostuser.ReqSetLogBase, vhostuser.ReqNetSetMTU, vhostuser.ReqGetInflightFD, vhostuser.Request(77),
+		vhostuser.ReqSetVringCall, vhostuser.ReqNetSetMTU, vhostuser.ReqGetInflightFD, vhostuser.Request(77),
 	}
 	r := requests[rand.IntN(len(requests))]
 	pick := func(vs ...uint64) uint64 { return vs[rand.IntN(len(vs))] }
@@ -126,7 +126,7 @@ func (s *storm) illegal() error {
 		bad := pick(0, 1, nowhere, 0x10000, scripted.UserBase+scripted.MemorySize-16)
 		payload = scripted.AddrPayload(uint32(pick(0, 1, 2, 3, 99)), bad, bad, bad)
 	case vhostuser.ReqSetFeatures:
-		payload = scripted.U64(uint64(s.Features) | 1<<pick(34, 26, 63))
+		payload = scripted.U64(uint64(s.Features) | 1<<pick(34, 63))
 	case vhostuser.ReqSetMemTable:
 		bad := s.Mem.Region
 		bad.Size = pick(0, nowhere, scripted.MemorySize+1)

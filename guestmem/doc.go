@@ -12,6 +12,9 @@
 // Guest memory can vanish: a front-end may shrink its file. [CatchFaults] turns
 // the fault into an error.
 //
+// A [Log] is the dirty log in which a back-end notes what it writes while the guest
+// migrates.
+//
 // The regions are those of the vhost-user messages SET_MEM_TABLE, ADD_MEM_REG
 // and REM_MEM_REG.
 package guestmem

@@ -43,7 +43,8 @@ func (r *registry) holds(addr uintptr) bool {
 }
 
 // CatchFaults runs fn and returns an error that wraps [ErrFault] if it touched
-// guest memory whose file has shrunk. fn is abandoned at that point, so it must
+// guest memory whose file has shrunk, or [ErrLog] if it wrote where the dirty log has
+// no bit. fn is abandoned at that point, so it must
 // hold no lock then. Other panics pass, and so does a fault outside of all
 // mappings. It is meant to be called once per burst; it does not allocate as
 // long as nothing goes wrong.
@@ -58,6 +59,10 @@ func caught(old bool, err *error) {
 	debug.SetPanicOnFault(old)
 	p := recover()
 	if p == nil {
+		return
+	}
+	if b, ok := p.(beyondLog); ok {
+		*err = fmt.Errorf("%w: nothing there for guest address %#x", ErrLog, b.gpa)
 		return
 	}
 	// That such a panic has an Addr is documented with SetPanicOnFault.

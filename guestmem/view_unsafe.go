@@ -151,3 +151,24 @@ func heapBytes(n int) []byte {
 func (m *mapping) holds(addr uintptr) bool {
 	return addr-uintptr(unsafe.Pointer(unsafe.SliceData(m.raw))) < uintptr(len(m.raw))
 }
+
+// guestAddr returns the guest address of a slice of the map's memory.
+func (m *Map) guestAddr(b []byte) (uint64, bool) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	for i := range m.slots {
+		s := &m.slots[i]
+		if off := at - uintptr(unsafe.Pointer(unsafe.SliceData(s.mem))); off < uintptr(len(s.mem)) {
+			return s.GuestAddr + uint64(off), true
+		}
+	}
+	return 0, false
+}
+
+// logWords returns the aligned words that hold mem, which lies in whole pages of this
+// process's; and how many bytes of the first lie before it.
+func logWords(mem []byte) (words []uint32, lead uint64) {
+	p := unsafe.Pointer(unsafe.SliceData(mem))
+	lead = uint64(uintptr(p) & 3)
+	n := (int(lead) + len(mem) + 3) / 4
+	return unsafe.Slice((*uint32)(unsafe.Add(p, -int(lead))), n), lead
+}

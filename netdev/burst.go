@@ -150,6 +150,11 @@ func (w *worker) receivePlain() (got int, bytes uint64) {
 	}
 	bytes -= uint64(got) * uint64(hdr)
 	plainHeaders(bufs[:got], hdr)
+	if w.dirty != nil {
+		for i, n := range lens[:got] {
+			r.q.Dirty(bufs[i][:n])
+		}
+	}
 	// Buffers of the next burst are on their way while this one is published, and
 	// others are sent.
 	prefetch.Write(all[got:min(k, got+burst)])

@@ -29,6 +29,7 @@ type controller struct {
 	features virtio.Features
 	batch    *vring.Batch
 	req      []byte
+	dirty    *guestmem.Log // as in a worker
 	quit     bool
 	done     chan struct{}
 
@@ -184,6 +185,7 @@ func (k *controller) attach(index int, q vring.Queue, fds ringFDs, f virtio.Feat
 	r.index, r.q, r.ringFDs, r.polled, r.paused, r.due = index, q, fds, fds.kick < 0, false, true
 	r.c.why.Store(nil)
 	k.features = f
+	r.setLog(k.dirty, k.batch)
 	return nil
 }
 
@@ -215,6 +217,8 @@ func (k *controller) setAddr(c vhostuser.RingConfig) (err error) {
 	k.guard(func() {
 		if err = r.q.SetAddr(c.Desc, c.Driver, c.Device); err == nil {
 			r.paused = false
+			r.logged = logged{c.Log, c.LogAddr}
+			r.setLog(k.dirty, k.batch)
 		}
 	})
 	return err

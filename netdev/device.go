@@ -39,6 +39,7 @@ type Device struct {
 	proto    vhostuser.ProtocolFeatures
 	status   uint8
 	mem      *guestmem.Map
+	dirty    *guestmem.Log // nil while nothing is logged
 	rings    []ringState
 	running  int    // rings that are started
 	active   []bool // the port's queues that are attached
@@ -201,7 +202,7 @@ func (d *Device) Features() virtio.Features { return d.offered }
 func (d *Device) ProtocolFeatures() vhostuser.ProtocolFeatures {
 	return vhostuser.ProtocolMQ | vhostuser.ProtocolRARP | vhostuser.ProtocolReplyAck |
 		vhostuser.ProtocolMTU | vhostuser.ProtocolBackendReq | vhostuser.ProtocolConfig |
-		vhostuser.ProtocolResetDevice | vhostuser.ProtocolConfigureMemSlots |
+		vhostuser.ProtocolLogSHMFD | vhostuser.ProtocolResetDevice | vhostuser.ProtocolConfigureMemSlots |
 		vhostuser.ProtocolStatus
 }
 

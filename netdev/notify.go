@@ -32,6 +32,7 @@ type ring struct {
 	old bool
 	// kicksOn is true while the driver is asked for kicks.
 	kicksOn bool
+	logged  logged
 	ringFDs
 
 	mod coalesce.Moderator

@@ -58,12 +58,16 @@ func (d *Device) startRing(i int, c vhostuser.RingConfig, kick int) error {
 			d.resetGuestLocked()
 		}
 		d.mu.Unlock()
-		d.control.post2(func() { err = d.control.attach(i, q, f, d.features) }, &err)
+		d.control.post2(func() {
+			d.control.ring.logged = logged{c.Log, c.LogAddr}
+			err = d.control.attach(i, q, f, d.features)
+		}, &err)
 		d.mu.Lock()
 	} else {
 		w := d.pairs[i/2]
 		d.post(w, func() {
 			w.ringFor(i).enabled = d.ringEnabled(i)
+			w.ringFor(i).logged = logged{c.Log, c.LogAddr}
 			w.features, w.hdrLen = d.features, virtio.NetHeaderSize(d.features)
 			err = w.attach(i, q, f)
 		}, &err)
@@ -195,6 +199,8 @@ func (d *Device) SetRingAddr(i int, c vhostuser.RingConfig) (err error) {
 		w.guard(r, func() {
 			if err = r.q.SetAddr(c.Desc, c.Driver, c.Device); err == nil {
 				r.paused, r.due = false, true
+				r.logged = logged{c.Log, c.LogAddr}
+				w.setLog(w.dirty)
 			}
 		})
 	}, &err)

@@ -186,7 +186,7 @@ func (w *worker) nextFrame() (int, bool) {
 	}
 	s.iov = append(s.iov, s.spill)
 	if handed {
-		if n := w.inbox.pop(s.iov); n > 0 {
+		if n := w.takeHanded(s.iov); n > 0 {
 			s.heldIn = min(n, room)
 			return n, true
 		}
@@ -410,6 +410,9 @@ func (w *worker) spread(n int) bool {
 	}
 	s.held, s.holdUntil = 0, 0
 	scatter(s.iov, s.heldIn, s.spill[:n-s.heldIn])
+	if w.dirty != nil {
+		w.dirtied(s.iov, n) // the filter may still drop it
+	}
 	return true
 }
 

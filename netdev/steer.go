@@ -163,6 +163,16 @@ func (w *worker) classify(n int) bool {
 	return false
 }
 
+// takeHanded takes a frame that another worker has handed over, and returns its length,
+// 0 if there is none.
+func (w *worker) takeHanded(bufs [][]byte) int {
+	n := w.inbox.pop(bufs)
+	if w.dirty != nil {
+		w.dirtied(bufs, n)
+	}
+	return n
+}
+
 // forwards tells whether the worker has no ring of its own to receive into, but a
 // port from which frames may come that belong to others.
 func (w *worker) forwards() bool {

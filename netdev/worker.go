@@ -92,6 +92,9 @@ type worker struct {
 	// dozing: the port in memory knows that only its descriptor wakes the worker.
 	dozing bool
 
+	// dirty is where writes to guest memory are noted, nil for nowhere.
+	dirty *guestmem.Log
+
 	txs   txScratch
 	rxs   rxScratch
 	plain plainScratch
@@ -401,6 +404,7 @@ func (w *worker) attach(index int, q vring.Queue, f ringFDs) error {
 		w.txs.start()
 		w.txBlocked = false
 	}
+	w.setLog(w.dirty)
 	return nil
 }
 

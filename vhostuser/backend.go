@@ -23,6 +23,11 @@ type RingConfig struct {
 	// the next used offset with their wrap counters (vhost-user, "Vring descriptor
 	// indices for packed virtqueues").
 	Base uint32
+	// Log tells whether writes to the ring are logged when others are
+	// (VHOST_VRING_F_LOG): those to Device as if it were at the guest address
+	// LogAddr.
+	Log     bool
+	LogAddr uint64
 }
 
 // Backend is the device behind a session. All calls come from one goroutine, one
@@ -30,7 +35,8 @@ type RingConfig struct {
 // also when it returns an error; -1 stands for none. An error refuses the
 // request; the connection goes on.
 type Backend interface {
-	// Features are the virtio features on offer, without VHOST_USER_F_PROTOCOL_FEATURES.
+	// Features are the virtio features on offer, without VHOST_USER_F_PROTOCOL_FEATURES
+	// and VHOST_F_LOG_ALL, which the protocol features say.
 	Features() virtio.Features
 	ProtocolFeatures() ProtocolFeatures
 	// NumRings is how many rings the device has; indices are checked against it.
@@ -42,13 +48,19 @@ type Backend interface {
 	Connected()
 	// SetBackendChannel gives the channel to the front-end, nil takes it away.
 	SetBackendChannel(ch *BackendChannel)
-	// SetFeatures tells what was negotiated, a subset of the offer. No ring is
+	// SetFeatures tells what was negotiated, a subset of the offer, without what is
+	// the protocol's (VHOST_USER_F_PROTOCOL_FEATURES, VHOST_F_LOG_ALL). No ring is
 	// both started and enabled.
 	SetFeatures(f virtio.Features) error
 	// SetMemory replaces the memory map. The backend takes a reference. When it
 	// returns, nothing uses the old map any more. Started rings go on with the
 	// addresses that they have, as soon as these lie in the map.
 	SetMemory(m *guestmem.Map) error
+	// SetLog changes where all writes to guest memory are logged, nil is nowhere. The
+	// backend takes a reference. When it returns, nothing uses the old log any more,
+	// and whatever is written is in the new one. It may come at any time. It is
+	// called only if ProtocolFeatures has LOG_SHMFD.
+	SetLog(l *guestmem.Log)
 
 	// StartRing starts a stopped ring.
 	StartRing(i int, c RingConfig, kick int) error
@@ -56,7 +68,7 @@ type Backend interface {
 	// written to guest memory or to the ring's descriptors after it returns.
 	StopRing(i int) (base uint32, err error)
 	EnableRing(i int, on bool) error
-	// SetRingAddr changes the addresses of a started ring.
+	// SetRingAddr changes the addresses of a started ring, and how it is logged.
 	SetRingAddr(i int, c RingConfig) error
 	// SetRingKick replaces the kick descriptor of a started ring.
 	SetRingKick(i, fd int) error
@@ -145,7 +157,7 @@ func (c *Counters) violation(err error) {
 func (c *Counters) ByRequest() map[string]uint64 { return c.counts(&c.byRequest) }
 
 // ByReason returns how many protocol errors there were of each kind: version,
-// size, truncated, descriptors, ancillary, reply. It is never nil.
+// size, truncated, descriptors, ancillary, reply, log. It is never nil.
 func (c *Counters) ByReason() map[string]uint64 { return c.counts(&c.byReason) }
 
 func (c *Counters) counts(of *map[string]uint64) map[string]uint64 {

@@ -33,6 +33,8 @@ type fake struct {
 	fail map[string]bool
 	// base is what StopRing answers.
 	base      uint32
+	logs      bool // LOG_SHMFD is on offer
+	log       *guestmem.Log
 	features  virtio.Features
 	mem       *guestmem.Map
 	rings     [fakeRings]fakeRing
@@ -86,10 +88,17 @@ func (f *fake) failing(name string, on bool) { defer f.lock()(); f.fail[name] = 
 // stopAt sets what StopRing answers.
 func (f *fake) stopAt(base uint32) { defer f.lock()(); f.base = base }
 
-func (f *fake) Features() virtio.Features          { return offer | virtio.FeatureRingPacked }
-func (f *fake) ProtocolFeatures() ProtocolFeatures { return protoOffer }
-func (f *fake) NumRings() int                      { return fakeRings }
-func (f *fake) QueueNum() uint64                   { return 2 }
+func (f *fake) Features() virtio.Features { return offer | virtio.FeatureRingPacked }
+func (f *fake) NumRings() int             { return fakeRings }
+func (f *fake) QueueNum() uint64          { return 2 }
+
+func (f *fake) ProtocolFeatures() ProtocolFeatures {
+	defer f.lock()()
+	if f.logs {
+		return protoOffer | ProtocolLogSHMFD
+	}
+	return protoOffer
+}
 
 func (f *fake) Connected() {
 	defer f.lock()()
@@ -131,6 +140,13 @@ func (f *fake) SetMemory(m *guestmem.Map) error {
 	f.mem.Release()
 	f.mem = m.Retain()
 	return nil
+}
+
+func (f *fake) SetLog(l *guestmem.Log) {
+	defer f.lock()()
+	_ = f.told("SetLog", "%t", l != nil)
+	f.log.Release()
+	f.log = l.Retain()
 }
 
 func (f *fake) StartRing(i int, c RingConfig, kick int) error {

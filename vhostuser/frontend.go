@@ -193,12 +193,46 @@ func (f *Frontend) SetVringBase(i int, base uint32) error {
 // SetVringAddr sets where the descriptor table, the available ring and the used
 // ring of ring i are in the front-end's memory.
 func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
-	b := vringState(i, 0)
-	for _, v := range []uint64{desc, used, avail, 0} {
+	return f.setVringAddr(i, 0, desc, avail, used, 0)
+}
+
+// SetVringAddrLog is SetVringAddr for a ring the writes to which are to be logged,
+// those to its used ring as if that were at guest address log.
+func (f *Frontend) SetVringAddrLog(i int, desc, avail, used, log uint64) error {
+	return f.setVringAddr(i, addrFlagLog, desc, avail, used, log)
+}
+
+func (f *Frontend) setVringAddr(i int, flags uint32, desc, avail, used, log uint64) error {
+	b := vringState(i, flags)
+	for _, v := range []uint64{desc, used, avail, log} {
 		b = ne.AppendUint64(b, v)
 	}
 	return f.send(ReqSetVringAddr, b)
 }
+
+// SetLogBase gives the back-end a dirty log of size bytes, at an offset in a file.
+// Once LOG_SHMFD is negotiated it waits for the reply.
+func (f *Frontend) SetLogBase(fd int, size, offset uint64) error {
+	b := ne.AppendUint64(u64(size), offset)
+	if f.proto&ProtocolLogSHMFD == 0 {
+		return f.send(ReqSetLogBase, b, fd)
+	}
+	err := f.write(Header{ReqSetLogBase, FlagVersion, uint32(len(b))}, b, []int{fd})
+	if err != nil {
+		return err
+	}
+	if b, err = f.receive(ReqSetLogBase); err != nil {
+		return err
+	}
+	// Some back-ends reply with nothing.
+	if len(b) == 8 && ne.Uint64(b) != 0 {
+		return &NackError{ReqSetLogBase, ne.Uint64(b)}
+	}
+	return nil
+}
+
+// SetLogFD gives the back-end a descriptor to signal when it has logged something.
+func (f *Frontend) SetLogFD(fd int) error { return f.send(ReqSetLogFD, nil, fd) }
 
 // GetVringBase stops ring i and returns its next available index.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {

@@ -10,18 +10,21 @@ import (
 func u64(v uint64) []byte { return ne.AppendUint64(nil, v) }
 
 func (s *session) getFeatures(*message) ([]byte, error) {
-	return u64(uint64(s.b.Features() | virtio.FeatureProtocolFeatures)), nil
+	return u64(uint64(s.offer())), nil
 }
 
 // setFeatures may come again at any time. Without
 // VHOST_USER_F_PROTOCOL_FEATURES all rings are enabled; with it none is
-// disabled that was enabled.
+// disabled that was enabled. VHOST_F_LOG_ALL comes and goes while rings run.
 func (s *session) setFeatures(m *message) ([]byte, error) {
 	f := virtio.Features(ne.Uint64(m.payload))
-	if extra := f &^ (s.b.Features() | virtio.FeatureProtocolFeatures); extra != 0 {
+	if extra := f &^ s.offer(); extra != 0 {
 		return nil, refuse("features %s are not offered", extra)
 	}
-	const own = virtio.FeatureProtocolFeatures
+	if f.Has(virtio.FeatureLogAll) && s.proto&ProtocolLogSHMFD == 0 {
+		return nil, refuse("%s needs protocol feature %s", virtio.FeatureLogAll, ProtocolLogSHMFD)
+	}
+	const own = virtio.FeatureProtocolFeatures | virtio.FeatureLogAll
 	if f&^own != s.features&^own || !s.negotiated {
 		for i, r := range s.rings {
 			if r.started && r.enabled {
@@ -39,8 +42,9 @@ func (s *session) setFeatures(m *message) ([]byte, error) {
 			return nil, err
 		}
 	}
+	s.switchLog(f.Has(virtio.FeatureLogAll))
 	s.features, s.negotiated = f, true
-	if !f.Has(own) {
+	if !f.Has(virtio.FeatureProtocolFeatures) {
 		for i := range s.rings {
 			if err := s.enable(i, true); err != nil {
 				return nil, err

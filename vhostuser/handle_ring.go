@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +71,8 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 	}
 	c := r.RingConfig
 	c.Desc, c.Device, c.Driver = ne.Uint64(m.payload[8:]), ne.Uint64(m.payload[16:]), ne.Uint64(m.payload[24:])
-	if err := s.locate(c); err != nil {
+	c.Log, c.LogAddr = ne.Uint32(m.payload[4:])&addrFlagLog != 0, ne.Uint64(m.payload[32:])
+	if err := errors.Join(s.locate(c), s.covered(s.dirty, c)); err != nil {
 		return nil, refuse("ring %d: %w", index, err)
 	}
 	if r.started {
@@ -85,6 +87,15 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 // packed tells whether rings are packed ones.
 func (s *session) packed() bool { return s.features.Has(virtio.FeatureRingPacked) }
 
+// deviceArea is the size in bytes of a ring's device area: the used ring, or a
+// packed ring's event structure.
+func (s *session) deviceArea(c RingConfig) uint64 {
+	if s.packed() {
+		return 4
+	}
+	return 6 + 8*uint64(max(c.Size, 1))
+}
+
 // locate checks that the areas of a ring lie in the memory table.
 func (s *session) locate(c RingConfig) error {
 	n := uint64(max(c.Size, 1))
@@ -95,7 +106,7 @@ func (s *session) locate(c RingConfig) error {
 	areas := [...]area{
 		{"descriptor table", c.Desc, 16 * n, 16},
 		{"available ring", c.Driver, 6 + 2*n, 2},
-		{"used ring", c.Device, 6 + 8*n, 4},
+		{"used ring", c.Device, s.deviceArea(c), 4},
 	}
 	if s.packed() {
 		areas[1] = area{"driver event structure", c.Driver, 4, 4}

@@ -30,7 +30,8 @@ type session struct {
 	negotiated bool
 	proto      ProtocolFeatures
 	mem        *guestmem.Map
-	repeats    map[slot]int // how often a region of mem was added again
+	dirty      *guestmem.Log // nil for none; used while logging is on
+	repeats    map[slot]int  // how often a region of mem was added again
 	rings      []ringState
 	channel    *BackendChannel
 	logged     int
@@ -93,6 +94,7 @@ func (s *session) end() {
 		}
 	}
 	s.setChannel(nil)
+	s.dropLog()
 	s.b.Disconnected()
 	s.mem.Release()
 }
@@ -142,9 +144,10 @@ func (s *session) refused(r Request, err error) {
 }
 
 // reply sends at most one reply: the request's own, or if it has none and the
-// front-end has asked, whether it was carried out.
+// front-end has asked, whether it was carried out. Of SET_LOG_BASE it always is.
 func (s *session) reply(m *message, own bool, payload []byte, err error) error {
-	ack := m.Flags&FlagNeedReply != 0 && s.proto&ProtocolReplyAck != 0
+	ack := m.Flags&FlagNeedReply != 0 && s.proto&ProtocolReplyAck != 0 ||
+		m.Request == ReqSetLogBase && s.proto&ProtocolLogSHMFD != 0
 	switch {
 	case own:
 	case ack:

@@ -17,6 +17,7 @@ const (
 	u64Size    = 8
 	stateSize  = 8
 	addrSize   = 40
+	logSize    = 16
 	regionSize = 32
 	configHead = 12
 	// maxConfig is the largest configuration space (struct VhostUserConfig).
@@ -35,6 +36,8 @@ func init() {
 		ReqSetOwner:            {max: u64Size, do: nothing},
 		ReqResetOwner:          {max: u64Size, do: (*session).resetOwner},
 		ReqSetMemTable:         {min: 8, max: 8 + 8*regionSize, fds: 8, do: (*session).setMemTable},
+		ReqSetLogBase:          {min: logSize, max: logSize, fds: 1, needs: ProtocolLogSHMFD, do: (*session).setLogBase},
+		ReqSetLogFD:            {max: u64Size, fds: 1, needs: ProtocolLogSHMFD, do: (*session).setLogFD},
 		ReqSetVringNum:         {min: stateSize, max: stateSize, do: (*session).setVringNum},
 		ReqSetVringAddr:        {min: addrSize, max: addrSize, do: (*session).setVringAddr},
 		ReqSetVringBase:        {min: stateSize, max: stateSize, do: (*session).setVringBase},

@@ -40,6 +40,7 @@ type packedMemory struct {
 type packed struct {
 	packedMemory
 	buffers
+	ringLog
 	// next is the next descriptor to pop, of which avail says how it looks when it
 	// is available. done is where the next used descriptor goes, of which mark is
 	// the flags. published and lap are the same for the first that the driver does
@@ -229,8 +230,14 @@ func (q *packed) Publish() {
 	if q.unpublished == 0 || q.idle != nil {
 		return
 	}
+	if q.ring != nil {
+		q.logDescs(q.published, q.pending)
+	}
 	// The driver looks at this one first, so it sees those behind it with it.
 	guestmem.StoreFence64(&q.desc[q.published][1], q.head)
+	if q.ring != nil {
+		q.logDescs(q.published, 1)
+	}
 	q.published, q.lap = q.done, q.mark
 	q.out -= q.pending
 	q.span += q.pending
@@ -277,6 +284,9 @@ func (q *packed) InFlight() int { return q.flight }
 func (q *packed) DisableKicks() {
 	if q.idle == nil {
 		q.device.Store32(0, virtio.EventFDisable<<16)
+		if q.ring != nil {
+			q.ring.Mark(q.addr, eventSize)
+		}
 	}
 }
 
@@ -291,6 +301,9 @@ func (q *packed) EnableKicks() bool {
 	// Ordered before the load behind it: of this side and the driver, which makes a
 	// descriptor available and then looks here, one sees the other.
 	q.device.StoreFence32(0, event)
+	if q.ring != nil {
+		q.ring.Mark(q.addr, eventSize)
+	}
 	return q.out < q.size && atomic.LoadUint64(&q.desc[q.next][1])&packedLap == q.avail
 }
 
@@ -337,6 +350,9 @@ func (q *packed) Break(reason error) {
 
 func (q *packed) Stop() State {
 	q.Publish()
+	if q.ring != nil && q.pending > 0 { // broken
+		quietly(func() { q.logDescs(q.published, q.pending) })
+	}
 	q.m.Release()
 	q.m = guestmem.Empty()
 	q.move(q.m)

@@ -106,6 +106,14 @@ type Queue interface {
 	// SetAddr changes the ring's addresses, which have the meaning of those in
 	// [Config]. On error, which wraps [ErrConfig], nothing changes.
 	SetAddr(desc, driver, device uint64) error
+	// SetLog changes where writes to guest memory are noted from now on. What the
+	// queue writes to the ring it notes itself: before the driver can see it what
+	// lies behind the index, or the descriptor, that publishes it, and that
+	// afterwards. Nothing may be completed and not published.
+	SetLog(l Logging)
+	// Dirty notes that the device has written b, from a buffer of a popped chain.
+	// It is called behind the write, and before the chain is published.
+	Dirty(b []byte)
 	// Broken returns nil, or an ErrBroken.
 	Broken() error
 	// Break makes the ring broken, for a reason found outside of it. The first

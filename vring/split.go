@@ -36,6 +36,7 @@ type memory struct {
 type split struct {
 	memory
 	buffers
+	ringLog
 	mask uint16
 	// next is the next available entry to pop; done is where the next used
 	// element goes; published is the used index that the driver sees.
@@ -153,6 +154,9 @@ func (q *split) CompletePlain(ids []uint16, lens []uint32) {
 
 func (q *split) Publish() {
 	if n := q.done - q.published; n != 0 && q.idle == nil {
+		if q.ring != nil {
+			q.logElems()
+		}
 		q.published = q.done
 		q.storeUsed()
 		q.span += uint32(n)
@@ -164,6 +168,9 @@ func (q *split) Publish() {
 // next.
 func (q *split) storeUsed() {
 	q.used.StoreFence32(offFlags, uint32(q.flags)|uint32(q.published)<<16)
+	if q.ring != nil {
+		q.ring.Mark(q.addr, offRing)
+	}
 }
 
 func (q *split) Unpublished() int { return int(q.done - q.published) }
@@ -235,6 +242,9 @@ func (q *split) EnableKicks() bool {
 	if q.eventIdx {
 		// The field's neighbour belongs to the driver.
 		q.used.Store16(offRing+usedElemSize*q.size, q.next)
+		if q.ring != nil {
+			q.ring.Mark(q.addr+offRing+uint64(usedElemSize*q.size), 2)
+		}
 	} else {
 		q.flags = 0
 		q.storeUsed()
@@ -284,6 +294,9 @@ func (q *split) Break(reason error) {
 }
 
 func (q *split) Stop() State {
+	if q.ring != nil && q.done != q.published {
+		quietly(q.logElems)
+	}
 	q.m.Release()
 	q.m = guestmem.Empty()
 	q.move(q.m)
