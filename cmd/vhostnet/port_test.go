@@ -149,6 +149,8 @@ func TestTAPDescriptor(t *testing.T) {
 		{"tap-fd:3,4", "a descriptor for each", exitUsage},
 		{"tap-fd:x", "open descriptors", exitUsage},
 		{"tap-fd:9", "bad file descriptor", exitFailed},
+		{"af-packet:nobody", "no such interface", exitFailed},
+		{"pcap:replay=/nowhere", "no such file", exitFailed},
 	} {
 		code, text := failure(t, []*os.File{f}, "--socket-path", path, "--port", c.port, "--log-level=error")
 		if code != c.code || !strings.Contains(text, c.want) {

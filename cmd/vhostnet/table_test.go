@@ -116,6 +116,8 @@ func TestBadConfig(t *testing.T) {
 		"tap":              {head + "port = \"tap\"\n", "tap:NAME"},
 		"source":           {head + "port = \"source:1\"\n", "source"},
 		"switch":           {head + "port = \"switch:a b\"\n", "letters"},
+		"af-packet":        {head + "port = \"af-packet:a/b\"\n", "bad interface name"},
+		"pcap":             {head + "port = \"pcap:file\"\n", "record=FILE"},
 		"tap-fd":           {head + "port = \"tap-fd:x\"\n", "open descriptors"},
 		"tap-fd twice":     {head + "port = \"tap-fd:3,3\"\n", "twice"},
 		"tap-fd and fd":    {"[[device]]\nname = \"a\"\nfd = 3\nport = \"tap-fd:3\"\n", "fd 3 is that"},
