@@ -3,6 +3,7 @@ package vring_test
 import (
 	"math/rand/v2"
 	"slices"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -174,7 +175,12 @@ func TestPlainMutation(t *testing.T) {
 	})
 	ids, bufs, b := make([]uint16, 16), make([][]byte, 16), vring.NewBatch(16, 64)
 	plain := 0
-	for k := range 30_000 {
+	// The other side may not have had the processor in all that time, and left only
+	// bad descriptors when it last had it.
+	for k := 0; k < 30_000 || plain == 0; k++ {
+		if k%64 == 0 {
+			runtime.Gosched()
+		}
 		d.offer(uint16(k) % 16)
 		n := q.PopPlain(ids, bufs, false)
 		for _, buf := range bufs[:n] {
@@ -194,7 +200,4 @@ func TestPlainMutation(t *testing.T) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	if plain == 0 {
-		t.Error("none was plain")
-	}
 }
