@@ -2,8 +2,8 @@ package vring_test
 
 import (
 	"math/rand/v2"
-	"slices"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
