@@ -17,8 +17,6 @@ var (
 	ErrNotEthernet = errors.New("not an Ethernet interface")
 	// ErrName means that no interface can have that name.
 	ErrName = errors.New("bad interface name")
-	// ErrDown means that the interface is not up. Frames flow again when it is.
-	ErrDown = errors.New("the interface is down")
 	// ErrGone means that the interface was deleted, or has moved to another network
 	// namespace. The port does not come back.
 	ErrGone = errors.New("the interface is gone")

@@ -141,14 +141,10 @@ func (p *Port) ask(ask uint, value *uint32) (*unix.Ifreq, error) {
 	return ifr, unix.IoctlIfreq(fd, ask, ifr)
 }
 
-// Err tells why no frames flow: [ErrDown] as long as the interface is not up, and
-// [ErrGone]. It asks the kernel and is not meant for the datapath.
+// Err tells why no frames will flow any more: [ErrGone]. An interface that is down comes
+// back, for which see LinkUp. It asks the kernel and is not meant for the datapath.
 func (p *Port) Err() error {
-	ifr, err := p.link(unix.SIOCGIFFLAGS)
-	if err == nil && ifr.Uint16()&unix.IFF_UP == 0 {
-		err = ErrDown
-	}
-	if err != nil {
+	if _, err := p.link(unix.SIOCGIFFLAGS); err != nil {
 		return fmt.Errorf("afpacket: %s: %w", p.name, err)
 	}
 	return nil
