@@ -229,13 +229,20 @@ func (d *Device) controlIndex() int {
 
 // SetFeatures implements [vhostuser.Backend].
 func (d *Device) SetFeatures(f virtio.Features) error {
-	// A front-end that keeps the control queue to itself accepts these without it.
-	const kept = virtio.FeatureMQ | virtio.FeatureGuestAnnounce | virtio.FeatureRSS | virtio.FeatureHashReport
+	// A front-end that keeps the control queue to itself, as QEMU and DPDK do, leaves
+	// these of its driver's in when it takes the queue out.
+	const ofControl = virtio.FeatureMQ | virtio.FeatureGuestAnnounce | virtio.FeatureRSS | virtio.FeatureHashReport |
+		virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureCtrlVLAN | virtio.FeatureCtrlMACAddr |
+		virtio.FeatureCtrlGuestOffloads | virtio.FeatureNotfCoal | virtio.FeatureVQNotfCoal | virtio.FeatureDeviceStats
+	alone := f
+	if !f.Has(virtio.FeatureCtrlVQ) {
+		alone &^= ofControl
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// Not every front-end asks for an answer, so that a set that is refused is
 	// remembered: no ring starts, and FEATURES_OK does not stick.
-	d.refused = virtio.CheckDependencies(f &^ kept)
+	d.refused = virtio.CheckDependencies(alone)
 	if d.refused != nil {
 		return fmt.Errorf("netdev: the driver's features: %w", d.refused)
 	}

@@ -297,7 +297,7 @@ func TestFeatureDependencies(t *testing.T) {
 		t.Errorf("status %#x, %v", s, err)
 	}
 	// A front-end that keeps the control queue to itself leaves its bit out.
-	if s, err := status(good | virtio.FeatureGuestAnnounce); err != nil || s != ok {
+	if s, err := status(good | virtio.FeatureGuestAnnounce | virtio.FeatureCtrlRX | virtio.FeatureCtrlRXExtra | virtio.FeatureVQNotfCoal); err != nil || s != ok {
 		t.Errorf("status %#x, %v", s, err)
 	}
 	dev.Disconnected()

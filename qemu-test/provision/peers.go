@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -182,13 +183,13 @@ func loadPeers(stamp string) *Peers {
 
 func (p *Peers) passt() string { return filepath.Join(p.Passt, "usr/bin/passt") }
 
-// Testpmd is a command that runs DPDK's testpmd, with its drivers loaded.
+// Testpmd is a command that runs DPDK's testpmd, with its drivers loaded: by the
+// dynamic loader, since DPDK itself takes none below a folder that everybody may write
+// to, as /tmp is.
 func (p *Peers) Testpmd(ctx context.Context, args ...string) *exec.Cmd {
-	var full []string
-	for _, d := range p.Drivers {
-		full = append(full, "-d", d)
-	}
-	return loaderCommand(ctx, p.DPDK, filepath.Join(p.DPDK, testpmdPlace), append(full, args...)...)
+	cmd := loaderCommand(ctx, p.DPDK, filepath.Join(p.DPDK, testpmdPlace), args...)
+	cmd.Args = slices.Insert(cmd.Args, 1, "--preload", strings.Join(p.Drivers, ":"))
+	return cmd
 }
 
 // PasstCommand is a command that runs passt.
