@@ -140,29 +140,49 @@ func (p *floodPort) Queue(int) port.PortQueue { return p.q }
 
 type floodQueue struct {
 	*fakeQueue
-	refill atomic.Pointer[func()] // nil: the port takes nothing yet
+
+	mu     sync.Mutex
+	refill func() // nil: the port takes nothing yet
 	sent   int
-	gaveUp atomic.Bool
+	gaveUp bool // it runs dry
 }
 
 // floodMost is after how many frames the flood ends, if nothing was received.
 const floodMost = 10_000_000
 
 func (q *floodQueue) Send([][]byte) error {
-	refill := q.refill.Load()
-	if refill == nil {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.refill == nil {
 		return port.ErrWouldBlock
 	}
 	switch q.sent++; {
 	case q.sent == 1000:
 		q.inject(testFrame(7, 60))
 	case q.sent == floodMost:
-		q.gaveUp.Store(true)
+		q.gaveUp = true
 	}
-	if !q.gaveUp.Load() {
-		(*refill)()
+	if !q.gaveUp {
+		q.refill()
 	}
 	return nil
+}
+
+// begin lends the driver's transmit half to the worker, until end.
+func (q *floodQueue) begin(refill func()) {
+	q.mu.Lock()
+	q.refill = refill
+	q.mu.Unlock()
+	q.poke()
+}
+
+// end reports whether the flood went on until now.
+func (q *floodQueue) end() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	going := !q.gaveUp
+	q.gaveUp = true
+	return going
 }
 
 // TestFloodDoesNotStopReceiving: a driver that always has more to send still gets what
@@ -197,16 +217,15 @@ func TestFloodDoesNotStopReceiving(t *testing.T) {
 		tx.Flush()
 	}
 	fill()
-	p.q.refill.Store(&fill) // from here on the transmit half is the worker's
-	p.q.poke()
+	p.q.begin(fill)
+	defer p.q.end() // before the driver is closed
 	packets := make([]driver.Packet, 1)
 	for rx.Receive(packets) == 0 {
 		if ready, err := rx.Wait(patience); !ready || err != nil {
 			t.Fatalf("nothing was received: %v", err)
 		}
 	}
-	if p.q.gaveUp.Load() {
+	if !p.q.end() {
 		t.Error("only when there was nothing more to send")
 	}
-	p.q.gaveUp.Store(true) // enough
 }
