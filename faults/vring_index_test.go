@@ -185,8 +185,36 @@ func TestV07Control(t *testing.T) {
 	c.Alive(g)
 }
 
-// V07: the same on a transmit ring, also of one and two descriptors.
-func TestV07Transmit(t *testing.T) {
+// V07: control rings of one and two descriptors, whose commands are in a table.
+func TestV07SmallControl(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{1, 2} {
+		c := scripted.Serve(t, "echo")
+		g := c.Dial(t)
+		g.Size = size
+		g.Hello(virtio.FeatureNotfCoal | virtio.FeatureIndirectDesc)
+		g.Ring(2).Reset(65500)
+		watch(g, 2)
+		r := g.Ring(2)
+		const at = scratch
+		copy(g.Mem.At(at, 10), append([]byte{virtio.CtrlNotfCoal, virtio.CtrlNotfCoalRXSet}, le32(1, 0)...))
+		table(g, at+64, desc(at, 2, flagNext, 1), desc(at+2, 8, flagNext, 2), desc(at+32, 1, flagWrite, 0))
+		for i := range 200 {
+			g.Mem.Bytes[at+32] = 0xA5
+			head, err := r.Add(scripted.Seg{Addr: at + 64, Len: 48})
+			g.Must(err)
+			r.SetDesc(int(head), desc(at+64, 48, flagIndirect, 0))
+			kick(g, 2)
+			if _, n, err := r.Wait(); err != nil || n != 1 || g.Mem.Bytes[at+32] != virtio.CtrlOK {
+				t.Fatalf("size %d, command %d: %d bytes, answer %d, %v", size, i, n, g.Mem.Bytes[at+32], err)
+			}
+		}
+		c.Alive(g)
+	}
+}
+
+// V07: the same on rings for frames, also of one and two descriptors.
+func TestV07Frames(t *testing.T) {
 	t.Parallel()
 	h := scripted.NewHost(t, 1)
 	c := h.ServeTAP(t)
@@ -195,13 +223,20 @@ func TestV07Transmit(t *testing.T) {
 			g := c.Dial(t)
 			g.Size = size
 			g.Hello(more)
-			g.Ring(1).Reset(65500)
+			for q := range 2 {
+				g.Ring(q).Reset(65500)
+			}
 			watch(g, 0, 1)
 			for range 100 {
 				f := g.Frame(60)
 				g.Transmit(1, f)
 				if got, err := h.Receive(); err != nil || !bytes.Equal(got, f) {
 					t.Fatalf("size %d: the TAP carries % x, %v; want % x", size, got, err, f)
+				}
+				f = g.Frame(60)
+				g.Must(h.Send(f))
+				if _, got := g.Receive(0); !bytes.Equal(got, f) {
+					t.Fatalf("size %d: the guest gets % x; want % x", size, got, f)
 				}
 			}
 			c.Alive(g)

@@ -100,13 +100,19 @@ func (r *PackedRing) Put(id uint16, segs ...Seg) (show func()) {
 	return func() { r.mem.View.Store16(int(r.Desc)+16*(head%r.Size)+14, flags[0]) }
 }
 
+// Used tells whether the next chain is used.
+func (r *PackedRing) Used() bool {
+	f := r.mem.View.Load16(int(r.Desc) + 16*(r.Seen%r.Size) + 14)
+	return f&(virtio.DescFAvail|virtio.DescFUsed) == r.flags(r.Seen, true)
+}
+
 // Reap returns the next used chain, if there is one.
 func (r *PackedRing) Reap() (id uint16, n uint32, ok bool, err error) {
-	at := int(r.Desc) + 16*(r.Seen%r.Size)
-	f := r.mem.View.Load16(at + 14)
-	if f&(virtio.DescFAvail|virtio.DescFUsed) != r.flags(r.Seen, true) {
+	if !r.Used() {
 		return 0, 0, false, nil
 	}
+	at := int(r.Desc) + 16*(r.Seen%r.Size)
+	f := r.mem.View.Load16(at + 14)
 	id, n = r.mem.View.Load16(at+12), r.mem.View.Load32(at+8)
 	count, known := r.counts[id]
 	if !known {
