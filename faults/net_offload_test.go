@@ -118,8 +118,29 @@ func TestN06Offloads(t *testing.T) {
 		c.Alive(g)
 	}
 
+	// Drivers one after the other on one connection, reset in one way or another.
+	g := session(csum | tso)
+	for i, f := range []virtio.Features{csum | tso, 0, csum, csum | tso, 0} {
+		received(g, f.Has(tso), f == 0)
+		if i%2 == 0 {
+			g.Must(g.ResetDevice())
+		} else {
+			for q := range 2 {
+				_, err := g.GetVringBase(q)
+				g.Must(err)
+			}
+		}
+		g.Ring(0).Reset(0)
+		g.Ring(1).Reset(0)
+		g.Features = scripted.Default | []virtio.Features{0, csum, csum | tso, 0, csum}[i]
+		g.Must(g.SetFeatures(g.Features))
+		watch(g, 0, 1)
+	}
+	received(g, false, false)
+	c.Alive(g)
+
 	// The driver switches what it accepted off and on, and no more than that.
-	g := session(csum | tso | virtio.FeatureCtrlGuestOffloads)
+	g = session(csum | tso | virtio.FeatureCtrlGuestOffloads)
 	watch(g, 2)
 	set := func(ack uint8, bits uint64) {
 		t.Helper()
