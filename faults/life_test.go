@@ -48,7 +48,7 @@ func TestL02ConnectCycles(t *testing.T) {
 			}
 		}
 	})
-	for i := range 300 {
+	for i := range 2000 {
 		g := c.DialWith(t, mem)
 		for _, step := range []func(){
 			func() { g.Greet(scripted.Default) },
@@ -147,6 +147,45 @@ func TestL02EndUnderLoad(t *testing.T) {
 		g.Ended()
 		g.Must(g.Close())
 	}
+}
+
+// L02: the process is killed at any point, with traffic from the host, and the next
+// one takes its place on the socket file that is left.
+func TestL02Killed(t *testing.T) {
+	h := scripted.NewHost(t, 1)
+	path := filepath.Join(t.TempDir(), "s")
+	flood(t, h)
+	mem := scripted.NewMemory(t)
+	for i := range 12 {
+		c := scripted.ServeAt(t, path, "tap:"+scripted.TAP)
+		g := c.DialWith(t, mem)
+		for _, step := range []func(){
+			func() { g.Greet(scripted.Default) },
+			func() { g.Hello(0) },
+			func() { g.Start(0, 1); g.Post(0, 100) },
+			func() { g.Receive(0) },
+			func() { g.Transmit(1, g.Frame(60)) },
+		}[:i%6] {
+			step()
+		}
+		c.Kill()
+		if _, err := os.Lstat(path); err != nil {
+			t.Fatal("no socket file is left to replace:", err)
+		}
+		g.Ended()
+		g.Must(g.Close())
+	}
+	c := scripted.ServeAt(t, path, "tap:"+scripted.TAP)
+	g := c.DialWith(t, mem)
+	g.Hello(0)
+	g.Start(0, 1)
+	for range 50 {
+		g.Receive(0)
+		g.Transmit(1, g.Frame(60))
+	}
+	g.Must(g.Close())
+	c.Idle()
+	gone(t, c, path)
 }
 
 // L02: a client whose server is not there, or never accepts.

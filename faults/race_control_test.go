@@ -28,6 +28,8 @@ type storm struct {
 	c    *scripted.Child
 	api  statusAPI
 	file int // a memory file that is no part of R0
+	log  int // a dirty log with room for all memory
+	rand *rand.Rand
 	more virtio.Features
 	// calls are eventfds to be called on.
 	calls [4]int
@@ -58,13 +60,13 @@ func (s *storm) pairs(n byte) {
 
 // legal does something that a front-end may do at any time.
 func (s *storm) legal() {
-	q := rand.IntN(stormControl)
-	switch rand.IntN(16) {
+	q := s.rand.IntN(stormControl)
+	switch s.rand.IntN(18) {
 	case 0:
 		s.Must(s.SetVringEnable(q, false))
 		s.Must(s.SetVringEnable(q, true))
 	case 1:
-		s.Must(s.SetVringCall(q, s.calls[rand.IntN(len(s.calls))]))
+		s.Must(s.SetVringCall(q, s.calls[s.rand.IntN(len(s.calls))]))
 	case 2:
 		s.Must(s.SetVringErr(q, s.Ring(q).Err))
 	case 3:
@@ -91,15 +93,19 @@ func (s *storm) legal() {
 		_, err := s.GetConfig(0, 12)
 		s.Must(err)
 	case 11:
-		s.Must(s.SetMTU(uint64(1000 + rand.IntN(500))))
+		s.Must(s.SetMTU(uint64(1000 + s.rand.IntN(500))))
 	case 12:
 		s.Must(s.SendRARP([6]byte{2, 0, 0, 0, 0, 1}))
 	case 13:
-		s.pairs(byte(1 + rand.IntN(2)))
+		s.pairs(byte(1 + s.rand.IntN(2)))
 	case 14:
-		expectAck(s.t, s.Guest, stormControl, virtio.CtrlOK, virtio.CtrlNotfCoal, uint8(rand.IntN(2)), le32(uint32(rand.IntN(64)), uint32(rand.IntN(500)))...)
+		expectAck(s.t, s.Guest, stormControl, virtio.CtrlOK, virtio.CtrlNotfCoal, uint8(s.rand.IntN(2)), le32(uint32(s.rand.IntN(64)), uint32(s.rand.IntN(500)))...)
 	case 15:
 		s.api.device(s.t)
+	case 16:
+		s.Must(s.SetLogBase(s.log, 0x10000, 0))
+	case 17:
+		s.Must(s.SetFeatures(s.Features | virtio.FeatureLogAll))
 	}
 }
 
@@ -109,10 +115,10 @@ func (s *storm) illegal() error {
 	requests := []vhostuser.Request{
 		vhostuser.ReqSetVringNum, vhostuser.ReqSetVringBase, vhostuser.ReqSetVringAddr, vhostuser.ReqSetVringEnable,
 		vhostuser.ReqSetFeatures, vhostuser.ReqSetMemTable, vhostuser.ReqAddMemReg, vhostuser.ReqRemMemReg, vhostuser.ReqSetVringKick,
-		vhostuser.ReqSetVringCall, vhostuser.ReqNetSetMTU, vhostuser.ReqGetInflightFD, vhostuser.Request(77),
+		vhostuser.ReqSetVringCall, vhostuser.ReqNetSetMTU, vhostuser.ReqSetInflightFD, vhostuser.ReqSetLogBase, vhostuser.Request(77),
 	}
-	r := requests[rand.IntN(len(requests))]
-	pick := func(vs ...uint64) uint64 { return vs[rand.IntN(len(vs))] }
+	r := requests[s.rand.IntN(len(requests))]
+	pick := func(vs ...uint64) uint64 { return vs[s.rand.IntN(len(vs))] }
 	var payload []byte
 	var fds []int
 	switch r {
@@ -136,14 +142,18 @@ func (s *storm) illegal() error {
 	case vhostuser.ReqRemMemReg:
 		payload = append(scripted.U64(0), scripted.TablePayload(1, guestmem.Region{Size: 1})[8:]...)
 	case vhostuser.ReqSetVringKick, vhostuser.ReqSetVringCall:
-		payload, fds = scripted.U64(pick(0, 1, 0xFF)), [][]int{nil, {s.file, s.file}}[rand.IntN(2)]
+		payload, fds = scripted.U64(pick(0, 1, 0xFF)), [][]int{nil, {s.file, s.file}}[s.rand.IntN(2)]
 	case vhostuser.ReqNetSetMTU:
 		payload = scripted.U64(pick(0, 67, 65536))
+	case vhostuser.ReqSetInflightFD:
+		payload, fds = inflight(pick(0, 16, nowhere), pick(0, 0x10000, nowhere), uint16(pick(0, 2, 65535)), 256), []int{s.file}
+	case vhostuser.ReqSetLogBase: // too short, or nowhere
+		payload, fds = append(scripted.U64(pick(0, 8, nowhere)), scripted.U64(pick(0, 0x10000, nowhere))...), []int{s.file}
 	default:
-		payload = scripted.U64(rand.Uint64())
+		payload = scripted.U64(s.rand.Uint64())
 	}
-	if rand.IntN(8) == 0 {
-		payload = payload[:rand.IntN(len(payload))]
+	if s.rand.IntN(8) == 0 {
+		payload = payload[:s.rand.IntN(len(payload))]
 	}
 	h := vhostuser.Header{Request: r, Flags: scripted.NeedReply, Size: uint32(len(payload))}
 	if err := s.SendRaw(h, payload, fds); err != nil {
@@ -190,7 +200,12 @@ func (s *storm) carry(q int, stop *atomic.Bool, used *atomic.Uint64) error {
 func TestL04Storm(t *testing.T) {
 	t.Parallel()
 	c, api := serveAPI(t, "echo", "--queue-pairs=2", "--rx-coalesce=50/16", "--tx-coalesce=50/16")
-	s := &storm{t: t, c: c, api: api, file: scripted.Memfd(t, 0x10000), more: virtio.FeatureIndirectDesc}
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	s := &storm{
+		t: t, c: c, api: api, file: scripted.Memfd(t, 0x10000), log: scripted.Memfd(t, 0x10000),
+		rand: rand.New(rand.NewPCG(seed, 0)), more: virtio.FeatureIndirectDesc,
+	}
 	for i := range s.calls {
 		s.calls[i] = scripted.Eventfd(t)
 	}
@@ -216,7 +231,7 @@ func TestL04Storm(t *testing.T) {
 	}
 	legal, illegal, connections := 0, 0, 1
 	for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && len(errs) == 0; {
-		if rand.IntN(3) > 0 {
+		if s.rand.IntN(3) > 0 {
 			s.legal()
 			legal++
 			continue
