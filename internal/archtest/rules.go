@@ -141,6 +141,10 @@ var rules = map[string]rule{
 	"internal/linkwatch": {why: "it hears of interfaces: what that means is for ports"},
 	"internal/unixsock":  {why: "it makes sockets: what is said on them is for the packages above"},
 	"internal/archtest":  {why: "it reads source text"},
+	"internal/featuretable": {
+		ours: []string{"virtio", "vhostuser", "netdev", "ctrlq", "port/builtin", "internal/unixsock"},
+		why:  "it asks a device for its offer, as a front-end does, and the decoder of commands for those it knows",
+	},
 }
 
 // whyGuests is why guests are tested from outside.
