@@ -93,7 +93,9 @@ func TestReloadOpensInterfaces(t *testing.T) {
 		if err := netlink.LinkDel(link); err != nil { // the other end goes with it
 			t.Fatal(err)
 		}
-		gone := func(state string) bool { return strings.HasPrefix(state, "failed port: ") && strings.Contains(state, "gone") }
+		gone := func(state string) bool {
+			return strings.HasPrefix(state, "failed port: ") && strings.Contains(state, "gone")
+		}
 		for end, states := time.Now().Add(hangs), s.states(); !gone(states["a"]) || !gone(states["b"]); states = s.states() {
 			if time.Now().After(end) {
 				t.Fatalf("round %d: %v", round, states)

@@ -11,7 +11,6 @@ const (
 	recordHeader = 16
 	magicMicro   = 0xa1b2c3d4
 	magicNano    = 0xa1b23c4d
-	magicNG      = 0x0a0d0d0a
 	linkEthernet = 1
 	// maxSnap is the most that a record may have (libpcap's MAXIMUM_SNAPLEN): one that
 	// says more is none.
@@ -25,15 +24,13 @@ const (
 // ErrFormat is wrapped by errors about what is in a file.
 var ErrFormat = errors.New("not a capture file that can be replayed")
 
-// order reads the header of a file.
+// order reads the header of a classic file.
 func order(b []byte) (binary.ByteOrder, error) {
 	if len(b) < fileHeader {
 		return nil, fmt.Errorf("%w: it has %d bytes", ErrFormat, len(b))
 	}
 	var o binary.ByteOrder = binary.LittleEndian
-	if m := o.Uint32(b); m == magicNG {
-		return nil, fmt.Errorf("%w: it is pcapng; convert it with: editcap -F pcap", ErrFormat)
-	} else if m != magicMicro && m != magicNano {
+	if m := o.Uint32(b); m != magicMicro && m != magicNano {
 		o = binary.BigEndian
 		if m := o.Uint32(b); m != magicMicro && m != magicNano {
 			return nil, fmt.Errorf("%w: magic number %#08x", ErrFormat, m)

@@ -70,7 +70,7 @@ const (
 	recorded        = iota
 	recordLost      // the file could not be written
 	replayed        // handed over
-	replayBad       // shorter or longer than a frame can be
+	replayBad       // shorter or longer than a frame can be, or no Ethernet frame
 	replayCut       // not recorded whole
 	replayTruncated // ends of the file within a record
 	replayLoops
@@ -87,8 +87,9 @@ func (c *count) add(n uint64) { c.v.Store(c.v.Load() + n) }
 type counts [numCounts]count
 
 var (
-	errSize = fmt.Errorf("pcap: frame is shorter than its header, or longer than any: %w", port.ErrDropped)
-	errCut  = fmt.Errorf("pcap: frame was not captured whole: %w", port.ErrDropped)
+	errSize   = fmt.Errorf("pcap: frame is shorter than its header, or longer than any: %w", port.ErrDropped)
+	errBlocks = fmt.Errorf("pcap: many blocks without a frame: %w", port.ErrDropped)
+	errCut    = fmt.Errorf("pcap: frame was not captured whole: %w", port.ErrDropped)
 )
 
 // Port is capture files. Its methods may be called from any goroutine; those of one

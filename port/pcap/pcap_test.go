@@ -247,6 +247,9 @@ func FuzzReplay(f *testing.F) {
 	cut := append([]byte{}, good...)
 	cut[36] = 0xff
 	f.Add(cut, false)
+	f.Add(sample(40, 64), false)
+	f.Add(sample(40, 64), true)
+	f.Add(slice(big.begin(), big.iface(linkEthernet, 64), big.simple(frame(60, 1), 60), big.obsolete(0, frame(60, 2))), true)
 	f.Fuzz(func(t *testing.T, b []byte, loop bool) {
 		var c counts
 		r, err := newReplayer("x", bytes.NewReader(b), loop, &c)

@@ -17,6 +17,12 @@ type replayer struct {
 	order binary.ByteOrder
 	loop  bool
 	c     *counts
+	start int64 // where records begin
+	// ng: the file has blocks, not records. linkTypes are those of the interfaces of
+	// this section, and snap is the first one's limit of bytes, 0 for none.
+	ng        bool
+	linkTypes []uint16
+	snap      uint32
 
 	buf      []byte // what was read; from next on it is not used
 	next     int
@@ -35,7 +41,15 @@ func newReplayer(name string, f io.ReaderAt, loop bool, c *counts) (*replayer, e
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if r.order, err = order(r.original[:n]); err != nil {
+	head := r.original[:n]
+	if r.ng = isNG(head); r.ng {
+		r.linkTypes = make([]uint16, 0, maxInterfaces)
+		r.order, err = orderNG(head)
+	} else {
+		r.start = fileHeader
+		r.order, err = order(head)
+	}
+	if err != nil {
 		return nil, err
 	}
 	r.rewind()
@@ -43,7 +57,7 @@ func newReplayer(name string, f io.ReaderAt, loop bool, c *counts) (*replayer, e
 }
 
 func (r *replayer) rewind() {
-	r.buf, r.next, r.at, r.ended, r.any = r.original[:0], 0, fileHeader, false, false
+	r.buf, r.next, r.at, r.ended, r.any = r.original[:0], 0, r.start, false, false
 }
 
 // frame returns the next frame, valid until the next call.
@@ -52,28 +66,22 @@ func (r *replayer) frame() ([]byte, error) {
 		r.seen = era
 		r.rewind()
 	}
-	for !r.ended {
-		if !r.fill(recordHeader) {
-			r.end()
-			continue
+	for n := 0; !r.ended; n++ {
+		if n == maxBlocks {
+			return nil, errBlocks // for others to have their turn
 		}
-		head := r.buf[r.next:]
-		size, was := r.order.Uint32(head[8:]), r.order.Uint32(head[12:])
-		if size > maxSnap {
-			r.stop(fmt.Sprintf("a record of %d bytes before offset %d", size, r.at))
-			break
+		read := r.record
+		if r.ng {
+			read = r.block
 		}
-		if !r.fill(recordHeader + int(size)) {
-			r.end()
-			continue
-		}
-		f := r.buf[r.next+recordHeader:][:size]
-		r.next += recordHeader + int(size)
+		f, was, ok := read()
 		switch {
-		case size < ethHeader || size > maxFrame:
+		case !ok:
+			continue
+		case len(f) < ethHeader || len(f) > maxFrame:
 			r.c[replayBad].add(1)
 			return nil, errSize
-		case size < was:
+		case uint64(len(f)) < uint64(was):
 			r.c[replayCut].add(1)
 			return nil, errCut
 		}
@@ -82,6 +90,41 @@ func (r *replayer) frame() ([]byte, error) {
 		return f, nil
 	}
 	return nil, port.ErrWouldBlock
+}
+
+// record reads a record of a classic file: a frame, and how long it was before it was
+// cut. It returns false where there is none.
+func (r *replayer) record() (f []byte, was uint32, ok bool) {
+	if !r.fill(recordHeader) {
+		r.end()
+		return nil, 0, false
+	}
+	head := r.buf[r.next:]
+	size, was := r.order.Uint32(head[8:]), r.order.Uint32(head[12:])
+	return r.take(recordHeader, size, int64(recordHeader)+int64(size), was)
+}
+
+// take takes size bytes, off bytes from here, out of a record or block of so many
+// bytes in all.
+func (r *replayer) take(off int, size uint32, all int64, was uint32) ([]byte, uint32, bool) {
+	if size > maxSnap {
+		r.stop(fmt.Sprintf("a record of %d bytes before offset %d", size, r.at))
+		return nil, 0, false
+	}
+	if !r.fill(off + int(size)) {
+		r.end()
+		return nil, 0, false
+	}
+	f := r.buf[r.next+off:][:size]
+	r.skip(all)
+	return f, was, true
+}
+
+// skip goes on behind so many bytes.
+func (r *replayer) skip(n int64) {
+	have := int64(len(r.buf) - r.next)
+	r.next += int(min(n, have))
+	r.at += max(n-have, 0)
 }
 
 // fill makes n bytes available. It returns false at the end of the file.
