@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vhostnet/vhostnet/internal/prefetch"
 	"github.com/vhostnet/vhostnet/netdev"
 	"github.com/vhostnet/vhostnet/port"
 	"github.com/vhostnet/vhostnet/port/builtin"
@@ -42,10 +41,15 @@ func serve(ctx context.Context, e vhostuser.Endpoint) error {
 }
 
 const (
-	// copyBuffers and copyBytes are as many buffers, and as large, as DPDK has on
-	// the way between a pool of mbufs and a ring of ours.
-	copyBuffers = 2 * queueSize
+	// copyBuffers are two of DPDK's bursts, one of vhostnet's: a core's cache in front of
+	// a pool of mbufs is a stack, so that a burst gets the buffers that the one before
+	// it gave back. copyBytes is the size of one.
+	copyBuffers = 64
 	copyBytes   = 2048
+	// copyStride is from one buffer to the next, as in such a pool: 64 bytes of an
+	// element, 128 of an mbuf, 128 of headroom. An odd number of cache lines; with a
+	// power of two all beginnings share a few sets of the caches.
+	copyStride = 64 + 128 + 128 + copyBytes
 )
 
 var _ port.BurstQueue = (*copyQueue)(nil)
@@ -57,7 +61,7 @@ type copySink struct {
 }
 
 func newCopySink(null port.Port) *copySink {
-	return &copySink{null, copyQueue{BurstQueue: null.Queue(0).(port.BurstQueue), mem: make([]byte, copyBuffers*copyBytes)}}
+	return &copySink{null, copyQueue{BurstQueue: null.Queue(0).(port.BurstQueue), mem: make([]byte, copyBuffers*copyStride)}}
 }
 
 func (s *copySink) Queue(int) port.PortQueue { return &s.queue }
@@ -71,7 +75,7 @@ type copyQueue struct {
 
 func (q *copyQueue) Send(bufs [][]byte) error {
 	to := q.mem[q.next : q.next+copyBytes]
-	if q.next += copyBytes; q.next == len(q.mem) {
+	if q.next += copyStride; q.next == len(q.mem) {
 		q.next = 0
 	}
 	for _, b := range bufs {
@@ -84,11 +88,10 @@ func (q *copyQueue) ReadsFrames() bool { return true }
 
 func (q *copyQueue) SendBurst(frames [][]byte) int {
 	next := q.next
-	prefetch.Read(frames)
 	for _, f := range frames {
 		f = f[:min(len(f), copyBytes)]
 		builtin.CopyFrame(q.mem[next:next+copyBytes], f)
-		if next += copyBytes; next == len(q.mem) {
+		if next += copyStride; next == len(q.mem) {
 			next = 0
 		}
 	}

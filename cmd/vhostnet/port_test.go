@@ -148,7 +148,7 @@ func TestTAPDescriptor(t *testing.T) {
 	}{
 		{"tap-fd:3,4", "a descriptor for each", exitUsage},
 		{"tap-fd:x", "open descriptors", exitUsage},
-		{"tap-fd:9", "bad file descriptor", exitFailed},
+		{"tap-fd:9999", "bad file descriptor", exitFailed}, // not even one that the test inherited
 		{"af-packet:nobody", "no such interface", exitFailed},
 		{"pcap:replay=/nowhere", "no such file", exitFailed},
 	} {
