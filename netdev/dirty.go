@@ -103,6 +103,8 @@ type loggedPort struct {
 func (p *loggedPort) Recv(bufs [][]byte) (int, error) {
 	n, err := p.PortQueue.Recv(bufs)
 	switch {
+	case p.w.rx.q == nil:
+		// There is no ring, so it went into the worker's own memory.
 	case err == nil:
 		p.w.dirtied(bufs, n)
 	case !errors.Is(err, port.ErrWouldBlock):

@@ -282,3 +282,14 @@ func TestDirtyLogShrinks(t *testing.T) {
 		r.receive(0, 1)
 	}
 }
+
+// TestDirtyLogForwarding: while writes are noted, a queue without a ring goes on
+// handing frames over. It writes to no driver's memory.
+func TestDirtyLogForwarding(t *testing.T) {
+	r := newRig(t, netdev.Config{QueuePairs: 4, With: hashing}, driver.Config{QueuePairs: 2, Features: driver.DefaultFeatures | hashing, DirtyLog: true})
+	cfg := rssConfig()
+	cfg.Table, cfg.Unclassified, cfg.MaxTX = []uint16{1}, 0, 2
+	r.must(errors.Join(r.d.SetRSS(cfg), r.d.StartLog()))
+	r.port.queues[3].inject(r.behindHeader(flowFrame(1, 300)))
+	r.packets(1, 1, func(*driver.Packet) {})
+}

@@ -231,10 +231,8 @@ func (w *worker) offer(want int) int {
 	room, empty := 0, 0
 	for i := s.head; room < want; i++ {
 		if i >= len(s.batch.Chains) {
-			if moved := w.fill(); moved < 0 {
-				break
-			} else if moved > 0 {
-				i -= moved
+			if w.fill() {
+				s.iov, room, i = s.iov[:0], 0, s.head
 			}
 			if i >= len(s.batch.Chains) {
 				break
@@ -282,14 +280,13 @@ func (w *worker) unusable(c *vring.Chain) (dropReason, bool) {
 	return 0, false
 }
 
-// fill pops more chains. It returns by how much the indices of the chains in
-// the batch have moved down, and -1 if there are no more chains.
-func (w *worker) fill() int {
+// fill pops more chains, if there are any. It reports whether the unused ones have
+// moved in the batch. They have been popped again then, and what the driver has changed
+// meanwhile they are not what they were.
+func (w *worker) fill() (moved bool) {
 	r, s := &w.rx, &w.rxs
-	moved := 0
 	cached := len(s.batch.Chains) - s.head
-	if cached == 0 && s.head > 0 {
-		moved = s.head
+	if moved = cached == 0 && s.head > 0; moved {
 		s.batch.Reset()
 		s.head = 0
 	}
@@ -297,19 +294,12 @@ func (w *worker) fill() int {
 	if err == nil && n == 0 && s.head > 0 && r.q.AvailCount() > 0 {
 		// The batch is full of used chains: pop the unused ones again.
 		r.q.Unpop(cached)
-		moved = s.head
 		s.batch.Reset()
-		s.head = 0
-		if n, err = r.q.Pop(s.batch, cached+popAhead); n <= cached && err == nil {
-			return -1
-		}
+		s.head, moved = 0, true
+		_, err = r.q.Pop(s.batch, cached+popAhead)
 	}
 	if err != nil {
 		w.broke(r, err)
-		return -1
-	}
-	if n == 0 {
-		return -1
 	}
 	return moved
 }

@@ -302,6 +302,32 @@ func TestMadeUpAddresses(t *testing.T) {
 	}
 }
 
+// TestSeenLater: an address that another worker has seen after this one has looked at
+// the clock is known, and nobody takes its place.
+func TestSeenLater(t *testing.T) {
+	s := newTestSwitch(t)
+	a, b, c := s.open(1, 0), s.open(1, 0), s.open(1, 0)
+	send(t, b, true, frame(0xa, 0xb, "I am here"))
+	texts(t, a, 0, true)
+	texts(t, c, 0, true)
+	s.now--
+	for _, burst := range []bool{true, false} {
+		send(t, a, burst, frame(0xb, 0xa, "for B"))
+		if got, other := texts(t, b, 0, burst), texts(t, c, 0, burst); got != "for B" || other != "" {
+			t.Errorf("B has %q, C %q", got, other)
+		}
+	}
+	for i := range 20000 {
+		f := frame(0xa, uint16(i), "")
+		f[8] = 1
+		send(t, c, true, f)
+		texts(t, a, 0, true)
+	}
+	if counter(b, "addresses") != 1 || counter(a, "flooded") != 0 {
+		t.Errorf("%d addresses of B, A's: %v", counter(b, "addresses"), a.Counters())
+	}
+}
+
 func TestOpen(t *testing.T) {
 	var s Set
 	for _, c := range []struct {

@@ -27,12 +27,16 @@ func bucketOf(mac uint64) int {
 	return int(mac*0x9E3779B97F4A7C15>>54) * ways // 54: 10 bits are left
 }
 
+// age is for how many seconds a slot's address was not seen. Another worker may have
+// seen it after this one has looked at the clock, so it can be less than 0.
+func (t *table) age(at int, now uint32) int32 { return int32(now - t.seen[at].Load()) }
+
 // lookup returns the number of the port behind which an address is, 0 if that is
 // not known.
 func (t *table) lookup(mac uint64, now uint32) uint16 {
 	for at, end := bucketOf(mac), bucketOf(mac)+ways; at < end; at++ {
 		if v := t.words[at].Load(); v>>16 == mac {
-			if now-t.seen[at].Load() > maxAge {
+			if t.age(at, now) > maxAge {
 				return 0
 			}
 			return uint16(v)
@@ -74,7 +78,7 @@ func (t *table) learn(mac uint64, number uint16, now uint32, owned func(number u
 	empty, aged, own := nowhere, nowhere, nowhere
 	for at, end := bucketOf(mac), bucketOf(mac)+ways; at < end; at++ {
 		v := t.words[at].Load()
-		age := now - t.seen[at].Load()
+		age := t.age(at, now)
 		switch {
 		case v == 0:
 			empty = at
@@ -87,7 +91,7 @@ func (t *table) learn(mac uint64, number uint16, now uint32, owned func(number u
 			return learnedMove
 		case age > maxAge:
 			aged = at
-		case uint16(v) == number && (own == nowhere || age > now-t.seen[own].Load()):
+		case uint16(v) == number && (own == nowhere || age > t.age(own, now)):
 			own = at
 		}
 	}
@@ -122,7 +126,7 @@ func (t *table) forget(number uint16) {
 // count returns how many addresses are known behind a port.
 func (t *table) count(number uint16, now uint32) (n uint64) {
 	for at := range t.words {
-		if v := t.words[at].Load(); v != 0 && uint16(v) == number && now-t.seen[at].Load() <= maxAge {
+		if v := t.words[at].Load(); v != 0 && uint16(v) == number && t.age(at, now) <= maxAge {
 			n++
 		}
 	}
