@@ -18,8 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is the path of the built program.
-var program string
+// program is the path of the built program, and sources are what it was built of.
+var (
+	program string
+	sources []string
+)
+
+// vhostnet is the program's package.
+const vhostnet = "github.com/vhostnet/vhostnet/cmd/vhostnet"
 
 // Build builds vhostnet into a folder, with the race detector if this machine
 // has a C compiler for it. TestMain calls it once, before [Serve].
@@ -28,13 +34,29 @@ func Build(dir string) error {
 	if raceable() {
 		args = append(args, "-race")
 	}
-	out, err := exec.Command("go", append(args, "github.com/vhostnet/vhostnet/cmd/vhostnet")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, vhostnet)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
+	const list = `{{$d := .Dir}}{{if not .Standard}}{{range .GoFiles}}{{$d}}/{{.}}
+{{end}}{{range .SFiles}}{{$d}}/{{.}}
+{{end}}{{end}}`
+	if out, err = exec.Command("go", "list", "-deps", "-f", list, vhostnet).Output(); err != nil {
+		return fmt.Errorf("go list: %w", err)
+	}
+	sources = strings.Fields(string(out))
 	program = filepath.Join(dir, "vhostnet")
 	return nil
 }
+
+// depend makes what comes of the tests depend on the program's sources. go test would
+// else take old results for those of a program that has changed: it looks at files that
+// tests have looked at, while they ran.
+var depend = sync.OnceFunc(func() {
+	for _, name := range sources {
+		_, _ = os.Stat(name)
+	}
+})
 
 func raceable() bool {
 	out, err := exec.Command("go", "env", "CGO_ENABLED", "CC").Output()
@@ -120,6 +142,7 @@ func Launch(tb testing.TB, args ...string) *Child {
 	if program == "" {
 		tb.Fatal("scripted.Build was not called")
 	}
+	depend()
 	c := &Child{tb: tb, cmd: exec.Command(program, args...), done: make(chan struct{})}
 	// The race detector would sleep for a second at each exit.
 	c.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "GOTRACEBACK=all")
