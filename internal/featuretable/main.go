@@ -34,15 +34,11 @@ func run() error {
 
 // files are the texts of both files, by name.
 func files(dir string) (map[string]string, error) {
-	list, err := tables()
+	list, reg, err := tables()
 	if err != nil {
 		return nil, err
 	}
 	exists, err := testsOf(dir)
-	if err != nil {
-		return nil, err
-	}
-	reg, err := ask()
 	if err != nil {
 		return nil, err
 	}

@@ -102,15 +102,13 @@ func together(states []state) state {
 	return states[0]
 }
 
-// tables are peers.txt with what this device has.
-func tables() ([]section, error) {
-	list, err := parse(peersText)
-	if err != nil {
-		return nil, err
+// tables are peers.txt with what this device has, and what that is.
+func tables() (list []section, reg registry, err error) {
+	if list, err = parse(peersText); err != nil {
+		return nil, reg, err
 	}
-	reg, err := ask()
-	if err != nil {
-		return nil, fmt.Errorf("featuretable: %w", err)
+	if reg, err = ask(); err != nil {
+		return nil, reg, fmt.Errorf("featuretable: %w", err)
 	}
 	for i := range list {
 		s := &list[i]
@@ -120,7 +118,7 @@ func tables() ([]section, error) {
 			r.state = reg.state(s.name, r)
 		}
 	}
-	return list, nil
+	return list, reg, nil
 }
 
 func (reg registry) state(section string, r *row) state {
